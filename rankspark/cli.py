@@ -1,0 +1,184 @@
+"""The command line: arguments in, the pipeline's results out as text. No logic of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import rankspark
+from rankspark import config as configuration
+from rankspark import demo
+from rankspark.errors import RanksparkError
+from rankspark.spark import pipeline
+from rankspark.spark.pipeline import DateResult
+from rankspark.spark.session import get_session
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code (DESIGN section 7)."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except RanksparkError as error:
+        line, code = str(error), error.exit_code
+    except KeyboardInterrupt:
+        line, code = "interrupted; the published tables are as they were", 130
+    except Exception as error:  # noqa: BLE001  the last stop: one line for the scheduler
+        text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        line, code = f"unexpected {type(error).__name__}: {text}; see --verbose", 1
+    if options.verbose:
+        traceback.print_exc()
+    print(f"rankspark: error: {line}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rankspark", description="Ranking metrics from logged impressions, on Spark."
+    )
+    parser.add_argument("--version", action="version", version=rankspark.__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    evaluate = commands.add_parser(
+        "evaluate", help="evaluate dates of a log and publish their tables"
+    )
+    add_evaluate_arguments(evaluate)
+    shown = commands.add_parser("demo", help="evaluate a simulated log and show what comes out")
+    shown.add_argument("--directory", type=Path, help="where it goes; default: a new folder")
+    shown.add_argument("--verbose", action="store_true", help="show the trace of an error")
+    shown.set_defaults(command=_demo)
+    return parser
+
+
+def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evaluate`, shared with jobs/evaluate.py."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="TOML configuration")
+    parser.add_argument("--date", action="append", default=[], metavar="D", help="YYYY-MM-DD; repeatable")
+    parser.add_argument("--start", metavar="D", help="first date of a range")
+    parser.add_argument("--end", metavar="D", help="the date after the last of the range")
+    parser.add_argument("--dry-run", action="store_true", help="show what would happen; write nothing")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+        help="override a key of the configuration, such as output.path=/tmp/x",
+    )  # fmt: skip
+    parser.add_argument("--result-file", type=Path, metavar="FILE", help="write the outcome as JSON")
+    parser.add_argument("--verbose", action="store_true", help="show the trace of an error")
+    parser.set_defaults(command=_evaluate)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    config = configuration.load(options.config, options.overrides)
+    dates = configuration.parse_dates(options.date, options.start, options.end)
+    spark = get_session()
+    if options.dry_run:
+        for plan in pipeline.plan(spark, config, dates):
+            print(f"date: {plan.date}\nconfiguration: {config.canonical_json()}")
+            print(f"would replace: {', '.join(plan.replaces) or 'nothing'}\nplan:\n{plan.physical}\n")
+        return 0
+    with _progress(len(dates)) as progress:
+        results = pipeline.evaluate(spark, config, dates, progress)
+    if options.result_file:
+        options.result_file.write_text(json.dumps([result.summary() for result in results], indent=2))
+    for result in results:
+        _report(result)
+    return max(result.exit_code for result in results)
+
+
+def _report(result: DateResult) -> None:
+    if result.error is not None:
+        print(f"rankspark: error: {result.date}: {result.error}", file=sys.stderr)
+        return
+    counts = result.counts
+    print(
+        f"{result.date} {result.status}: {counts['n_rows_read']:,} rows read,"
+        f" {counts['n_rows_scored']:,} scored in {counts['n_queries']:,} queries,"
+        f" {counts['n_rows_duplicate']:,} duplicates, {counts['n_rows_rejected']:,} rejected"
+    )
+    for finding in result.findings:
+        print(f"  {finding.kind}: {finding.reason} {finding.n_rows:,}")
+
+
+def _demo(options: argparse.Namespace) -> int:
+    folder = options.directory or Path(tempfile.mkdtemp(prefix="rankspark-demo-"))
+    log, output = folder / "impressions", folder / "tables"
+    print("This log is simulated: no real user or item is in it.")
+    facts = demo.simulate(log)
+    config = demo.config(log, output)
+    dates = facts.days
+    with _progress(len(dates)) as progress:
+        progress(dates[0], "start Spark")
+        spark = get_session()
+        results = pipeline.evaluate(spark, config, dates, progress)
+    failed = [result for result in results if result.error is not None]
+    for result in failed:
+        _report(result)
+    if failed:
+        return max(result.exit_code for result in failed)
+    shown = ("mrr", "ndcg@10")
+    print(f"\nAll {len(dates)} days, {dates[0]} to {dates[-1]}; intervals are 95%, over users.")
+    _print_metrics(demo.over_all_days(spark, config, shown))
+    _print_findings(results)
+    print(f"\nTables (Parquet): {output}\n  query_metrics, metrics, rejects, runs; by date and experiment")
+    print(f"Configuration: {folder / 'demo.toml'}")
+    return 0
+
+
+def _print_metrics(rows: list[demo.Row]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in ("experiment", "variant", "measure"):
+        table.add_column(name)
+    for name in ("mean", "95% interval", "queries", "no relevant", "users"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.experiment, row.variant, row.measure, f"{row.mean:.4f}",
+            f"{row.ci_low:.4f} to {row.ci_high:.4f}",
+            f"{row.n_queries:,}", f"{row.n_no_relevant:,}", f"{row.n_units:,}",
+        )  # fmt: skip
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def _print_findings(results: list[DateResult]) -> None:
+    totals: dict[tuple[str, str], int] = {}
+    for result in results:
+        for finding in result.findings:
+            key = (finding.kind, finding.reason)
+            totals[key] = totals.get(key, 0) + finding.n_rows
+    read = sum(result.counts["n_rows_read"] for result in results)
+    print(f"\n{read:,} rows read; not taken as they were:")
+    for (kind, reason), n_rows in sorted(totals.items()):
+        print(f"  {kind}: {reason} {n_rows:,}")
+
+
+@contextmanager
+def _progress(n_dates: int) -> Iterator[pipeline.Progress]:
+    """A bar on a terminal, a plain line a stage elsewhere; on standard error."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda day, stage: print(f"rankspark: {day} {stage}", file=sys.stderr, flush=True)
+        return
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
+        MofNCompleteColumn(), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=n_dates)
+        seen: list[date] = []
+
+        def show(day: date, stage: str) -> None:
+            if day not in seen:
+                seen.append(day)
+            bar.update(task, description=f"{day} {stage}", completed=len(seen) - 1)
+
+        yield show

@@ -1,0 +1,181 @@
+"""Shown items -> ranked lists: duplicates, the total order and ranks, many lists at once.
+
+One rule each (DESIGN section 4): the total order of a list is (ranker's key, item_id); a rank is the
+logged position or, where that is taken, the next free one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankspark.measures.lists import RankedLists
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ShownItems:
+    """The items of n lists, flat, in any order within a list.
+
+    Attributes:
+        offsets: int64[n + 1]; list i owns the items offsets[i] to offsets[i + 1].
+        item: int64[m], a code from 0 for each distinct item_id of the batch.
+        item_order: gives int64[codes], the rank of each code in the order of item_id; a function,
+            since only ties need it.
+        relevance: float64[m], NaN = unjudged.
+        position: int64[m] from 1, or None where no ranker uses it.
+        scores: float64[m] by ranker, NaN = missing.
+    """
+
+    offsets: Ints
+    item: Ints
+    item_order: Callable[[], Ints]
+    relevance: Floats
+    position: Ints | None
+    scores: Mapping[str, Floats]
+
+    @property
+    def list_index(self) -> Ints:
+        """int64[m]: the list that each item belongs to."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+
+@dataclass(frozen=True)
+class Deduplicated:
+    """Lists in which each item stands once.
+
+    Attributes:
+        items: the lists that are left.
+        n_duplicates: int64[n], rows dropped because the same row stood there already.
+        n_conflicts: int64[n], rows merged into another row of the same item.
+    """
+
+    items: ShownItems
+    n_duplicates: Ints
+    n_conflicts: Ints
+
+
+def deduplicate(shown: ShownItems) -> Deduplicated:
+    """Keep one row of each item of a list.
+
+    The same row again is dropped. Rows of one item that differ are merged: the smallest position and
+    the largest relevance; of scores the largest.
+    """
+    n = len(shown.offsets) - 1
+    none = np.zeros(n, dtype=np.int64)
+    lists = shown.list_index
+    key = lists * (int(shown.item.max(initial=0)) + 1) + shown.item
+    ordered = np.sort(key)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return Deduplicated(shown, none, none)
+
+    # Equal rows side by side: by item, then by every column that may differ (NaN as its bits).
+    columns = [shown.relevance, *shown.scores.values()]
+    bits = [column.view(np.int64) for column in columns]
+    if shown.position is not None:
+        bits.append(shown.position)
+    by = np.lexsort((*bits, key))
+    new_item = _starts(key[by])
+    new_row = new_item.copy()
+    for column in bits:
+        new_row |= _starts(column[by])
+    first = np.flatnonzero(new_item)
+
+    list_of_row = lists[by]
+    n_duplicates = np.bincount(list_of_row[~new_row], minlength=n)
+    n_conflicts = np.bincount(list_of_row[new_row & ~new_item], minlength=n)
+    position = shown.position
+    kept = replace(
+        shown,
+        offsets=np.concatenate(([0], np.cumsum(np.bincount(list_of_row[first], minlength=n)))),
+        item=shown.item[by][first],
+        relevance=np.fmax.reduceat(shown.relevance[by], first),
+        position=None if position is None else np.minimum.reduceat(position[by], first),
+        scores={
+            name: np.fmax.reduceat(score[by], first) for name, score in shown.scores.items()
+        },
+    )
+    return Deduplicated(kept, n_duplicates, n_conflicts)
+
+
+def by_position(shown: ShownItems, *, gaps: bool = True) -> RankedLists:
+    """Lists in their logged order.
+
+    Args:
+        shown: lists without duplicates, with positions.
+        gaps: whether an item keeps its position where it can; otherwise ranks are 1, 2, 3 ...
+    """
+    position = shown.position
+    if position is None:
+        raise ValueError("by_position needs the items' positions")
+    lists = shown.list_index
+    key = (lists << 32) | position
+    order = None
+    if not (key[1:] > key[:-1]).all():
+        order, key = _sorted(key, shown)
+    ranked = position if order is None else position[order]
+    tied = ~_starts(key)
+    if not gaps:
+        ranked = _counting(shown.offsets, lists)
+    elif tied.any():
+        ranked = _next_free(ranked, shown.offsets, lists)
+    relevance = shown.relevance if order is None else shown.relevance[order]
+    return RankedLists(shown.offsets, ranked, relevance, tied=tied)
+
+
+def by_score(shown: ShownItems, ranker: str, *, descending: bool) -> RankedLists:
+    """Lists in the order of a score, missing scores last, ranks 1, 2, 3 ...
+
+    Args:
+        shown: lists without duplicates, with the ranker's scores.
+        ranker: whose scores.
+        descending: whether the largest score comes first.
+    """
+    lists = shown.list_index
+    score = shown.scores[ranker] + 0.0  # -0.0 and 0.0 are one score
+    key = -score if descending else score
+    order = np.lexsort((shown.item_order()[shown.item], key, lists))
+    key = key[order]
+    same = (key[1:] == key[:-1]) | (np.isnan(key[1:]) & np.isnan(key[:-1]))
+    tied = np.zeros(len(key), dtype=np.bool_)
+    tied[1:] = same & (lists[1:] == lists[:-1])
+    return RankedLists(
+        shown.offsets, _counting(shown.offsets, lists), shown.relevance[order], tied=tied
+    )
+
+
+def _sorted(key: Ints, shown: ShownItems) -> tuple[Ints, Ints]:
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    if (ordered[1:] == ordered[:-1]).any():
+        order = np.lexsort((shown.item_order()[shown.item], key))
+    return order, ordered
+
+
+def _starts(ordered: Ints) -> NDArray[np.bool_]:
+    """Where a run of equal values begins."""
+    starts = np.ones(len(ordered), dtype=np.bool_)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    return starts
+
+
+def _counting(offsets: Ints, lists: Ints) -> Ints:
+    """1, 2, 3 ... in each list."""
+    return np.arange(1, len(lists) + 1) - offsets[:-1][lists]
+
+
+def _next_free(position: Ints, offsets: Ints, lists: Ints) -> Ints:
+    """rank_i = max(position_i, rank_(i-1) + 1), for all lists at once.
+
+    Without the running + 1 this is a running maximum of position_i - i. Lifting each list above all
+    that the lists before it can reach keeps that maximum from running into the next list.
+    """
+    count = _counting(offsets, lists)
+    lead = position - count
+    lift = lists * (int(lead.max()) - int(lead.min()) + 1)
+    return np.maximum.accumulate(lead + lift) - lift + count

@@ -1,0 +1,184 @@
+"""Canonical rows -> clean rows, and a count of the others by reason.
+
+A row is rejected for the first reason that holds. The reasons are one SQL expression, used as it is
+for flat rows and inside a lambda for the items of nested ones, so both shapes agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from rankspark.config import Definition
+
+MAX_EXAMPLES = 100
+# One example is kept of each bucket; ten times as many, so that few rows seldom share one.
+_BUCKETS = 10 * MAX_EXAMPLES
+# What a partition's folder name cannot carry back: null, blank and this all read as null.
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+# A folder name holds 255 bytes, and a byte may become three when it is escaped.
+_MAX_EXPERIMENT_BYTES = 80
+_MAX_POSITION = 2**31 - 1
+
+
+@dataclass
+class Finding:
+    """Rows of one date with one thing wrong.
+
+    Attributes:
+        reason: what was found.
+        kind: `rejected` (not scored) or `repaired` (scored after a repair).
+        n_rows: how many.
+        examples: up to 100 of them, as JSON.
+    """
+
+    reason: str
+    kind: str
+    n_rows: int
+    examples: list[str] = field(default_factory=list)
+
+
+def row_reason(config: Definition) -> str:
+    """SQL: why the keys of a row are unusable, or null."""
+    if config.input.columns.assignments is None:
+        keys = [(_unstorable("experiment"), "bad_experiment"), (_blank("variant"), "bad_variant")]
+    else:
+        pair = f"{_unstorable('pair.key')} or {_blank('pair.value')}"
+        keys = [
+            ("assignments is null or size(assignments) = 0", "no_assignment"),
+            (f"exists(assignments, pair -> {pair})", "bad_assignment"),
+        ]
+    return _first_of([*keys, (_blank("query_id"), "bad_query_id")])
+
+
+def item_reason(config: Definition, prefix: str = "") -> str:
+    """SQL: why an item is unusable, or null.
+
+    Args:
+        config: the configuration.
+        prefix: what stands before the item's columns, such as `item.` inside a lambda.
+    """
+    position, relevance = f"{prefix}position", f"{prefix}relevance"
+    conditions = [(_blank(f"{prefix}item_id"), "bad_item_id")]
+    if config.uses_position:
+        base = config.input.position_base
+        conditions += [
+            (f"{position} is null or isnan({position})", "position_missing"),
+            (f"{position} != floor({position})", "position_not_whole"),
+            (f"{position} < {base}", "position_below_base"),
+            (f"{position} > {_MAX_POSITION}", "position_too_large"),
+        ]
+    conditions += [
+        (f"isnan({relevance})", "relevance_not_a_number"),
+        (f"abs({relevance}) = double('Infinity')", "relevance_infinite"),
+    ]
+    if config.evaluate.negative == "reject":
+        conditions.append((f"{relevance} < 0", "relevance_negative"))
+    return _first_of(conditions)
+
+
+def _lone_item_reason(config: Definition) -> str:
+    """SQL: why the item of a row by itself is unusable; in the nested shape an empty array says it."""
+    if config.input.items is not None:
+        return item_reason(config)
+    # A flat row without an item only says that its query returned nothing.
+    position = " and position is null" if config.uses_position else ""
+    placeholder = f"item_id is null{position} and coalesce(relevance, 0) = 0"
+    return f"case when not ({placeholder}) then {item_reason(config)} end"
+
+
+def item_struct(config: Definition, prefix: str = "") -> str:
+    """SQL: the item as the scorer takes it: item_id, position from 1, relevance, scores."""
+    relevance = f"{prefix}relevance"
+    if config.evaluate.negative == "zero":
+        relevance = f"greatest({relevance}, 0D)"
+    members = [f"{prefix}item_id as item_id", f"{relevance} as relevance"]
+    if config.uses_position:
+        # The check has bounded it, so that the cast is exact under ANSI too.
+        members.append(f"cast({prefix}position as int) - {config.input.position_base - 1} as position")
+    members += [
+        f"{prefix}score_{ranker.name} as score_{ranker.name}"
+        for ranker in config.parsed_rankers
+        if not ranker.by_position
+    ]
+    return f"struct({', '.join(members)})"
+
+
+def mark(rows: DataFrame, config: Definition) -> DataFrame:
+    """Add `reason` to flat rows, null where the row is good; nested rows stay as they are."""
+    if config.input.items is not None:
+        return rows
+    reason = f"coalesce({row_reason(config)}, {_lone_item_reason(config)})"
+    return rows.withColumn("reason", F.expr(reason))
+
+
+def row_counts(config: Definition) -> list[Column]:
+    """What to observe of marked rows: n_rows and n_rejected, impressions in both shapes."""
+    if config.input.items is None:
+        rows, rejected = F.count(F.lit(1)), F.count("reason")
+    else:
+        size = "coalesce(greatest(size(items), 0), 0)"
+        bad = f"size(filter(items, item -> {item_reason(config, 'item.')} is not null))"
+        bad = f"coalesce(greatest({bad}, 0), 0)"
+        lost = f"case when {row_reason(config)} is null then {bad} else {size} end"
+        rows = F.coalesce(F.sum(F.expr(size)), F.lit(0))
+        rejected = F.coalesce(F.sum(F.expr(lost)), F.lit(0))
+    return [rows.alias("n_rows"), rejected.alias("n_rejected")]
+
+
+def census(rows: DataFrame, config: Definition) -> tuple[int, list[Finding]]:
+    """Count the rows of a date and what is wrong with them, exactly, in one pass.
+
+    Memory is bounded whatever the log holds: one example is kept of each hash bucket.
+
+    Returns:
+        all rows; the findings, rejected rows by reason and repaired ones.
+    """
+    if config.input.items is not None:
+        keys = [name for name in rows.columns if name != "items"]
+        rows = rows.select(*keys, F.inline("items"))
+    reason = f"coalesce({row_reason(config)}, {_lone_item_reason(config)})"
+    marked = rows.withColumn("reason", F.expr(reason))
+    repaired = F.lit(None).cast("string")
+    if config.evaluate.negative == "zero":
+        repaired = F.expr("case when relevance < 0 then 'relevance_negative' end")
+    found = (
+        marked.withColumn("kind", F.when(F.col("reason").isNotNull(), "rejected").otherwise("repaired"))
+        .withColumn("reason", F.coalesce("reason", repaired))
+        .withColumn("example", _example(rows, F.col("reason").isNotNull()))
+        .groupBy("kind", "reason", F.pmod(F.xxhash64("example"), F.lit(_BUCKETS)).alias("bucket"))
+        .agg(F.count(F.lit(1)).alias("n_rows"), F.min("example").alias("example"))
+        .collect()
+    )
+    total = sum(row["n_rows"] for row in found)
+    findings: dict[tuple[str, str], Finding] = {}
+    for row in sorted(found, key=lambda row: row["example"] or ""):
+        if row["reason"] is not None:
+            kind, reason = row["kind"], row["reason"]
+            finding = findings.setdefault((kind, reason), Finding(reason, kind, 0))
+            finding.n_rows += row["n_rows"]
+            finding.examples += [row["example"]] * (len(finding.examples) < MAX_EXAMPLES)
+    return total, [findings[key] for key in sorted(findings)]
+
+
+def _example(rows: DataFrame, wanted: Column) -> Column:
+    # Null fields are what an example is about, so they are written out.
+    text = F.to_json(F.struct(*rows.columns), {"ignoreNullFields": "false"})
+    return F.when(wanted, text)
+
+
+def _blank(column: str) -> str:
+    return f"{column} is null or trim({column}) = ''"
+
+
+def _unstorable(column: str) -> str:
+    return (
+        f"{_blank(column)} or {column} = '{_HIVE_NULL}' or octet_length({column}) > {_MAX_EXPERIMENT_BYTES}"
+    )
+
+
+def _first_of(conditions: list[tuple[str, str]]) -> str:
+    cases = " ".join(f"when {condition} then '{reason}'" for condition, reason in conditions)
+    return f"(case {cases} end)"

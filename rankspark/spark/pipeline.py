@@ -1,0 +1,289 @@
+"""The whole way of a date: read, check, group, score, aggregate, audit, publish.
+
+Every number comes from files that were written once: `query_metrics` is staged first, and all else is
+computed from what stands in the staged files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+import rankspark
+from rankspark import errors, tables
+from rankspark.config import Config, Definition
+from rankspark.errors import InputError, RanksparkError
+from rankspark.spark import aggregate, audit, check, lists, publish, read, score, session
+from rankspark.spark.check import Finding
+
+Progress = Callable[[date, str], None]
+
+
+@dataclass
+class DateResult:
+    """What became of one date.
+
+    Attributes:
+        date: the date.
+        status: `published` or `failed`.
+        run_id: the run.
+        error: what failed, in one line.
+        exit_code: 0, or that of the error.
+        counts: rows and queries, as in the table `runs`.
+        findings: rejected and repaired rows by reason.
+        metrics: the rows of `metrics`.
+        replaced: partitions that stood there before.
+        seconds: wall time by stage.
+    """
+
+    date: date
+    status: str
+    run_id: str
+    error: str | None = None
+    exit_code: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """What a result file says: all but the metrics, which are in their table."""
+        content = asdict(self) | {"date": str(self.date)}
+        del content["metrics"]
+        return content
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do."""
+
+    date: date
+    replaces: list[str]
+    physical: str
+
+
+def evaluate(
+    spark: SparkSession,
+    config: Config,
+    dates: Sequence[date],
+    progress: Progress = lambda day, stage: None,
+) -> list[DateResult]:
+    """Evaluate dates and publish each; a date that fails does not keep the others from running.
+
+    Args:
+        spark: the session; its options are restored afterwards.
+        config: the configuration.
+        dates: the dates.
+        progress: called with the date and the stage that begins.
+    """
+    root = publish.Root.open(config.output.path)
+    root.refuse_other(config.name)
+    results = []
+    with session.options(spark, timezone=config.input.timezone):
+        for day in dates:
+            result = DateResult(day, "failed", run_id=_run_id())
+            try:
+                with _engine_errors():
+                    _evaluate_date(spark, config, root, result, progress)
+                result.status = "published"
+            except RanksparkError as error:
+                result.error, result.exit_code = str(error), error.exit_code
+            results.append(result)
+    return results
+
+
+def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Plan]:
+    """What :func:`evaluate` would do, without writing anything."""
+    root = publish.Root.open(config.output.path)
+    root.refuse_other(config.name)
+    plans = []
+    with session.options(spark, timezone=config.input.timezone), _engine_errors():
+        for day in dates:
+            rows = read.read(spark, config, day)
+            scored = per_query(check.mark(rows, config), config)
+            replaces = [
+                f"{table.name}/{partition}"
+                for table in (config.query_metrics, tables.METRICS, tables.REJECTS)
+                for partition in root.partitions(table.name, day)
+            ]
+            plans.append(Plan(day, replaces, _explained(scored)))
+    return plans
+
+
+def per_query(marked: DataFrame, config: Definition) -> DataFrame:
+    """Checked canonical rows -> one row a query, ranker and, with assignments, experiment."""
+    grouped = lists.short_enough(lists.lists(marked, config), config)
+    scored = score.score(grouped, config)
+    if config.input.columns.assignments is None:
+        return scored.withColumn("n_experiments", F.lit(1))
+    # Scored once; only the result is repeated for each experiment of the request.
+    others = [name for name in scored.columns if name != "assignments"]
+    exploded = scored.select(
+        *others, F.size("assignments").alias("n_experiments"), F.explode("assignments").alias("pair")
+    )
+    return exploded.select(
+        F.col("pair.key").alias("experiment"), F.col("pair.value").alias("variant"), *others, "n_experiments"
+    )
+
+
+def _evaluate_date(
+    spark: SparkSession,
+    config: Config,
+    root: publish.Root,
+    result: DateResult,
+    progress: Progress,
+) -> None:
+    started = datetime.now(UTC)
+    stage = _Stages(result, progress)
+    stamp = {"dataset": config.name, "run_id": result.run_id, "computed_at": started}
+    queries_table = config.query_metrics
+    with publish.staging(root, result.run_id, result.date) as staged:
+        stage("score")
+        rows = read.read(spark, config, result.date)
+        observation = Observation(f"rankspark-{result.run_id}")
+        marked = check.mark(rows, config)
+        observed = marked.observe(observation, *check.row_counts(config))
+        scored = per_query(observed, config)
+        queries = staged.write(_stamped(scored, stamp), queries_table)
+
+        stage("check")
+        queries, repeated = audit.settle_repeated(queries, staged, config)
+        account = audit.account(
+            observation, rows, marked, queries, repeated, config, result.date
+        )
+        result.counts, result.findings = account.counts, account.findings
+
+        stage("aggregate")
+        columns = [measure.column_name for measure in config.measures]
+        summed = aggregate.moments(queries, columns, config.evaluate.slices).collect()
+        result.metrics = aggregate.metrics_rows(summed, config)
+        metrics = staged.write(_frame(spark, result.metrics, tables.METRICS, stamp), tables.METRICS)
+        total = result.counts["n_rows_read"]
+        findings = [asdict(finding) | {"share": finding.n_rows / total} for finding in account.findings]
+        rejects = staged.write(_frame(spark, findings, tables.REJECTS, stamp), tables.REJECTS)
+
+        stage("audit")
+        audit.audit(queries, metrics, rejects, result.metrics, account, config)
+
+        stage("publish")
+        published = [queries_table, tables.METRICS, tables.REJECTS]
+        result.replaced = [
+            f"{table.name}/{partition}"
+            for table in published
+            for partition in root.partitions(table.name, result.date)
+        ]
+        root.claim(config.name)
+        staged.publish(published)
+        stage.end()
+        staged.write_file(_run_record(spark, config, result, started), tables.RUNS)
+        staged.append_file(tables.RUNS)
+
+
+class _Stages:
+    """Tells the progress display what begins, and the result how long it took."""
+
+    def __init__(self, result: DateResult, progress: Progress) -> None:
+        self._result, self._progress = result, progress
+        self._name, self._since = "", 0.0
+
+    def __call__(self, name: str) -> None:
+        self.end()
+        self._name, self._since = name, time.monotonic()
+        self._progress(self._result.date, name)
+
+    def end(self) -> None:
+        if self._name:
+            self._result.seconds[self._name] = round(time.monotonic() - self._since, 3)
+        self._name = ""
+
+
+def _run_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+
+
+def _stamped(frame: DataFrame, stamp: Mapping[str, Any]) -> DataFrame:
+    return frame.withColumns({name: F.lit(value) for name, value in stamp.items()})
+
+
+def _frame(
+    spark: SparkSession, rows: list[dict[str, Any]], table: tables.Table, stamp: Mapping[str, Any]
+) -> DataFrame:
+    """A small table of rows that stand on the driver."""
+    inner = [key for key in table.partition_by if key != "date"]
+    names = [*table.column_names, *inner]
+    types = [*(column.type for column in table.columns), *("STRING" for _ in inner)]
+    schema = ", ".join(f"`{name}` {type_}" for name, type_ in zip(names, types, strict=True))
+    return spark.createDataFrame([tuple((row | stamp)[name] for name in names) for row in rows], schema)
+
+
+_ARROW_TYPES = {
+    "STRING": pa.string(),
+    "BIGINT": pa.int64(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "ARRAY<STRING>": pa.list_(pa.string()),
+    "MAP<STRING, DOUBLE>": pa.map_(pa.string(), pa.float64()),
+}
+
+
+def _run_record(spark: SparkSession, config: Config, result: DateResult, started: datetime) -> pa.Table:
+    """The row of `runs`; it exists only where the date was published."""
+    row = result.counts | {
+        "dataset": config.name,
+        "run_id": result.run_id,
+        "status": "published",
+        "started_at": started,
+        "finished_at": datetime.now(UTC),
+        "rankspark_version": rankspark.__version__,
+        "spark_version": spark.version,
+        "config_hash": config.config_hash,
+        "config": config.canonical_json(),
+        "experiments": sorted({row["experiment"] for row in result.metrics}),
+        "replaced": result.replaced,
+        "seconds": list(result.seconds.items()),
+    }
+    schema = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in tables.RUNS.columns])
+    return pa.Table.from_pylist([row], schema=schema)
+
+
+def _explained(frame: DataFrame) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        frame.explain()
+    return printed.getvalue().strip()
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Turn what the engine says of our own errors and of unreadable files into one line."""
+    try:
+        yield
+    except RanksparkError:
+        raise
+    except Exception as error:
+        text = str(error)
+        own = re.search(r"rankspark\.errors\.(\w+): expected (.*?); found (.*?); (.*)", text)
+        if own:
+            name, expected, found, action = own.groups()
+            cls: type[RanksparkError] = getattr(errors, name)
+            raise cls(expected=expected, found=found, action=action) from error
+        unreadable = re.search(r"\[(FAILED_READ_FILE|CANNOT_READ_FILE|PATH_NOT_FOUND)[^\n]*", text)
+        if unreadable:
+            raise InputError(
+                expected="input files that can be read whole",
+                found=unreadable[0],
+                action="restore or remove that file, then run the date again",
+            ) from error
+        raise

@@ -1,0 +1,249 @@
+"""The source -> canonical rows of one date, typed, named as in DESIGN section 3.
+
+Flat sources give a row an impression. Nested sources give a row a query with `items`, an array of
+structs with the same item columns, so that nothing has to be shuffled later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import date
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from rankspark.config import Config, Definition
+from rankspark.errors import InputError
+
+ITEM = "__item"
+INDEX = "__index"
+
+
+def read(spark: SparkSession, config: Config, day: date) -> DataFrame:
+    """The canonical rows of one date.
+
+    Raises:
+        InputError: the source is absent, a column does not resolve or has a wrong type. Nothing has
+            run on the cluster by then, but for the listing of files.
+    """
+    return canonical(source(spark, config), config, day)
+
+
+def source(spark: SparkSession, config: Config) -> DataFrame:
+    """The source as it is, filtered by `input.where` only."""
+    given = config.input
+    name = given.table or given.path
+    try:
+        if given.table is not None:
+            frame = spark.read.table(given.table)
+        else:
+            reader = spark.read.format(given.format).options(**_read_options(config))
+            if given.schema_ is not None:
+                reader = reader.schema(given.schema_)
+            paths = [given.path] if isinstance(given.path, str) else list(given.path or ())
+            frame = reader.load(paths)
+        columns = frame.columns  # under Connect this is where the source is looked up
+    except AnalysisException as error:
+        raise InputError(
+            expected=f"a readable {'table' if given.table else given.format} at {name}",
+            found=first_line(error),
+            action="check input.path or input.table, its format and its permissions",
+        ) from error
+    _refuse_case_twins(columns)
+    if given.where is not None:
+        _resolve(frame, {"where": f"({given.where})"}, prefix="input")
+        frame = frame.where(given.where)
+    return frame
+
+
+def _read_options(config: Config) -> dict[str, str]:
+    # Text has no types to infer: every column is read as text and cast at the boundary.
+    defaults = {"header": "true"} if config.input.format == "csv" else {}
+    return defaults | config.input.options
+
+
+def _refuse_case_twins(columns: list[str]) -> None:
+    seen: dict[str, str] = {}
+    for column in columns:
+        twin = seen.setdefault(column.lower(), column)
+        if twin != column:
+            raise InputError(
+                expected="column names that differ by more than case",
+                found=f"{twin!r} and {column!r} in the source",
+                action="rename one of them",
+            )
+
+
+def canonical(frame: DataFrame, config: Definition, day: date | None) -> DataFrame:
+    """Select the canonical columns of a source, of one date where it is given.
+
+    Returns:
+        `experiment` and `variant`, or `assignments` as a sorted array of their pairs; `query_id`,
+        `unit_id`, `query_key` and the slices as STRING; then `item_id` STRING, `position` BIGINT or
+        DOUBLE, `relevance` DOUBLE and `score_<ranker>` DOUBLE, or `items`, an array of them.
+    """
+    columns = config.input.columns
+    row = {
+        "date": columns.date,
+        "query_id": columns.query_id,
+        "unit_id": columns.unit_id or "cast(null as string)",
+        "query_key": columns.query_key or "cast(null as string)",
+    }
+    if columns.assignments is None:
+        row |= {"experiment": str(columns.experiment), "variant": str(columns.variant)}
+    else:
+        row["assignments"] = columns.assignments
+    row |= {name: str(columns.extra.get(name, name)) for name in config.evaluate.slices}
+    item = {"item_id": columns.item_id, "relevance": columns.relevance}
+    if config.uses_position:
+        item["position"] = columns.position or INDEX
+    for ranker in config.parsed_rankers:
+        if not ranker.by_position:
+            item[f"score_{ranker.name}"] = ranker.expression
+
+    row_types = _resolve(frame, row)
+    if day is not None:
+        frame = frame.where(_date_sql(row["date"], row_types["date"]) + f" = DATE'{day}'")
+    outputs = [
+        F.expr(_typed(name, sql, row_types[name])).alias(name)
+        for name, sql in row.items()
+        if name != "date"
+    ]
+    if config.input.items is None:
+        types = _resolve(frame, item)
+        outputs += [F.expr(_typed(name, sql, types[name])).alias(name) for name, sql in item.items()]
+    else:
+        outputs.append(_items(frame, config.input.items.column, item, config).alias("items"))
+    return frame.select(*outputs)
+
+
+def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Definition) -> F.Column:
+    array_type = _resolve(frame, {"column": column}, prefix="input.items")["column"]
+    if not isinstance(array_type, T.ArrayType) or not isinstance(array_type.elementType, T.StructType):
+        raise InputError(
+            expected="an array of structs as input.items.column",
+            found=f"{column!r} of type {array_type.simpleString()}",
+            action="name one, or zip parallel arrays: arrays_zip(ids, positions, labels)",
+        )
+    fields = array_type.elementType.names
+    _refuse_case_twins(fields)
+    base = config.input.position_base
+    bound = {
+        name: f"{INDEX} + {base}" if sql == INDEX else _bind(sql, fields) for name, sql in item.items()
+    }
+    arrays = _resolve(
+        frame,
+        {name: f"transform({column}, ({ITEM}, {INDEX}) -> {sql})" for name, sql in bound.items()},
+        shown=item,
+        known=[*frame.columns, *fields],
+    )
+    members = []
+    for name, sql in bound.items():
+        element = arrays[name]
+        assert isinstance(element, T.ArrayType)  # noqa: S101  transform() gives nothing else
+        members.append(f"{_typed(name, sql, element.elementType)} as {name}")
+    # A null element is no item; Spark would turn it into a struct of nulls.
+    return F.expr(
+        f"transform({column}, ({ITEM}, {INDEX}) -> struct({', '.join(members)}))"
+    )
+
+
+def _bind(sql: str, fields: list[str]) -> str:
+    """Make the item's fields visible by name inside a lambda over the array of items.
+
+    A field by itself is a plain access. In a longer expression each field that it may use becomes the
+    variable of a lambda over an array of one, which shadows any column of the row: no parsing, and
+    what Spark SQL can say over columns it can say over fields.
+    """
+    by_name = {field.lower(): field for field in fields}
+    if sql.strip("` ").lower() in by_name:
+        return f"{ITEM}.`{by_name[sql.strip('` ').lower()]}`"
+    for field in fields:
+        if re.search(rf"\b{re.escape(field)}\b", sql, flags=re.IGNORECASE):
+            sql = f"transform(array({ITEM}.`{field}`), `{field}` -> {sql})[0]"
+    return sql
+
+
+def _resolve(
+    frame: DataFrame,
+    expressions: Mapping[str, str],
+    *,
+    prefix: str = "input.columns",
+    shown: Mapping[str, str] | None = None,
+    known: list[str] | None = None,
+) -> dict[str, T.DataType]:
+    """The type of each expression, or an error that names the one which does not resolve."""
+    try:
+        selected = frame.select(*(F.expr(sql).alias(name) for name, sql in expressions.items()))
+        return {field.name: field.dataType for field in selected.schema.fields}
+    except AnalysisException as error:
+        if len(expressions) > 1:
+            for name, sql in expressions.items():
+                _resolve(frame, {name: sql}, prefix=prefix, shown=shown, known=known)
+            raise
+        name, sql = next(iter(expressions.items()))
+        place = f"rankers.{name[6:]}" if name.startswith("score_") else f"{prefix}.{name}"
+        raise InputError(
+            expected=f"{place} = {(shown or expressions)[name]!r} to resolve over the source",
+            found=f"{first_line(error)}; it has {', '.join(known or frame.columns)}",
+            action=f"correct {place}",
+        ) from error
+
+
+_FLOATS = (T.FloatType, T.DoubleType)
+_ID_TYPES = (T.StringType, T.IntegralType, T.DecimalType, T.DateType, T.BooleanType, T.NullType)
+_NUMBER_TYPES = (T.NumericType, T.StringType, T.BooleanType, T.NullType)
+
+
+def _typed(name: str, sql: str, found: T.DataType) -> str:
+    """The SQL that casts one canonical column to its type; what cannot be cast becomes null."""
+    if name == "assignments":
+        if not (
+            isinstance(found, T.MapType)
+            and isinstance(found.keyType, T.StringType)
+            and isinstance(found.valueType, T.StringType)
+        ):
+            raise _wrong_type(name, sql, found, "MAP<STRING, STRING> of experiment to variant")
+        # A map is no grouping key; its sorted entries are.
+        return f"array_sort(map_entries({sql}))"
+    if name in ("position", "relevance") or name.startswith("score_"):
+        if not isinstance(found, _NUMBER_TYPES):
+            raise _wrong_type(name, sql, found, "a number")
+        if name == "position" and isinstance(found, T.IntegralType):
+            return f"cast(({sql}) as bigint)"
+        number = f"try_cast(({sql}) as double)"
+        if name == "relevance" and isinstance(found, T.StringType):
+            # Text that is no number is not the same as no judgment: NaN, which check.py rejects.
+            return f"(case when ({sql}) is not null then coalesce({number}, double('NaN')) end)"
+        return number
+    if name in ("query_id", "item_id", "unit_id") and isinstance(found, _FLOATS):
+        raise _wrong_type(name, sql, found, "an id as STRING or a whole number (a float merges ids)")
+    if not isinstance(found, (*_ID_TYPES, *_FLOATS)):
+        raise _wrong_type(name, sql, found, "text")
+    return f"cast(({sql}) as string)"
+
+
+def _date_sql(sql: str, found: T.DataType) -> str:
+    if isinstance(found, T.DateType):
+        return f"({sql})"
+    if isinstance(found, T.StringType):
+        return f"try_cast(({sql}) as date)"
+    raise _wrong_type("date", sql, found, "a DATE, or text as YYYY-MM-DD")
+
+
+def _wrong_type(name: str, sql: str, found: T.DataType, expected: str) -> InputError:
+    return InputError(
+        expected=f"{expected} from input.columns.{name}",
+        found=f"{sql!r} of type {found.simpleString()}",
+        action="cast it in the expression",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The sentence of an engine's error that a person can use."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return re.sub(r"\s*SQLSTATE: \w+", "", text).rstrip(".; ")
