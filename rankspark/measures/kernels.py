@@ -248,7 +248,7 @@ def r_precision(batch: Batch, measure: Measure) -> Floats:
 
 
 @register("bpref", values="[0, 1]", cutoff="forbidden", ties="fixed")
-def bpref(batch: Batch, measure: Measure) -> Floats:
+def bpref(batch: Batch, _measure: Measure) -> Floats:
     """How rarely judged irrelevant items stand before relevant ones; unjudged items do not count.
 
     1 / R * sum of (1 - min(n, R) / min(N, R)) over the relevant items shown, where n judged
@@ -348,7 +348,7 @@ def judged(batch: Batch, measure: Measure) -> Floats:
     ties="fixed",
     unscored_is_null=True,
 )
-def first_relevant_rank(batch: Batch, measure: Measure) -> Floats:
+def first_relevant_rank(batch: Batch, _measure: Measure) -> Floats:
     """Rank of the first relevant item; null where none was shown.
 
     Its mean is of found items only and its reciprocal is not the MRR. Range 1 and up.
@@ -365,7 +365,7 @@ def first_relevant_rank(batch: Batch, measure: Measure) -> Floats:
 @register(
     "n_relevant", values="[0, inf)", cutoff="forbidden", undefined="never", ties="indifferent"
 )
-def n_relevant(batch: Batch, measure: Measure) -> Floats:
+def n_relevant(batch: Batch, _measure: Measure) -> Floats:
     """Number of relevant items of the list, or of all judged ones where given.
 
     trec_eval's `num_rel`. Range 0 and up.

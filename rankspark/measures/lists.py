@@ -38,7 +38,8 @@ class Options:
         gain: of `ndcg` and `dcg`; "exponential" as in MLlib. `ndcg_exp` and `dcg_exp` have theirs.
         ideal: what the ideal and the number of relevant items come from: the "judged" items where
             these are given; the "shown" ones, always; or, as in MLlib, the judged ones with the
-            ideal in their "given" order, not sorted, so that NDCG may pass 1.
+            ideal in their "given" order (without judged items, the shown one), not sorted, so that
+            NDCG may pass 1.
         map_denominator: `map@k` divides by all "relevant" items, or by min(relevant, k), the
             "cutoff" (MLlib).
         rbp_gain: "grade" sums the grades of relevant items instead of counting them, so that RBP
@@ -235,7 +236,7 @@ def product_before(values: Floats, number: Ints) -> Floats:
     product[later] = values[later - 1]
     step, longest = 1, int(number.max(initial=0))
     while step < longest - 1:
-        later = np.flatnonzero(number > step + 1)
+        later = np.flatnonzero(number > step)
         product[later] = product[later] * product[later - step]
         step *= 2
     return product

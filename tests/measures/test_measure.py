@@ -25,8 +25,11 @@ def measures(draw: st.DrawFn) -> Measure:
     params: list[tuple[str, float | str]] = []
     for key, param in spec.params.items():
         if draw(st.booleans()):
-            numbers = st.floats(param.above, param.below, exclude_min=True, exclude_max=True)
-            params.append((key, draw(st.sampled_from(param.words) if param.words else numbers)))
+            if param.words:
+                params.append((key, draw(st.sampled_from(param.words))))
+            else:
+                between = st.floats(param.above, param.below, exclude_min=True, exclude_max=True)
+                params.append((key, draw(between)))
     return Measure(name, cutoff, tuple(params))
 
 

@@ -1,0 +1,123 @@
+"""One Spark session for all tests, the shared data, and a few impressions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import rankspark
+from rankspark import config
+from rankspark.spark import pipeline
+from rankspark.spark.session import get_session
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+IMPRESSION = {
+    "query_id": "q1",
+    "item_id": "a",
+    "position": 1,
+    "relevance": 0.0,
+    "unit_id": "u1",
+    "country": "fr",
+    "arm": "A",
+}
+IMPRESSION_SCHEMA = (
+    "query_id STRING, item_id STRING, position INT, relevance DOUBLE, "
+    "unit_id STRING, country STRING, arm STRING"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Fixtures of a conftest reach what lies beside and below it; the doctests lie in rankspark/.
+    config.pluginmanager.register(Everywhere(), "rankspark-everywhere")
+
+
+class Everywhere:
+    """Fixtures for the tests and for the doctests of the package."""
+
+    @staticmethod
+    @pytest.fixture(scope="session")
+    def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+        """On two cores; through Spark Connect where RANKSPARK_TEST_REMOTE names a server."""
+        scratch = tmp_path_factory.mktemp("spark")
+        remote = os.environ.get("RANKSPARK_TEST_REMOTE")
+        session = get_session(
+            "rankspark-tests",
+            settings={
+                **({"spark.remote": remote} if remote else {"spark.master": "local[2]"}),
+                "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch}",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.sql.shuffle.partitions": "4",
+                "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            },
+        )
+        yield session
+        session.stop()
+
+    @staticmethod
+    @pytest.fixture
+    def make_impressions(spark: SparkSession) -> Callable[..., DataFrame]:
+        """From rows of what differs from IMPRESSION, a DataFrame of them."""
+
+        def make(*rows: dict[str, Any]) -> DataFrame:
+            data = [tuple((IMPRESSION | row).values()) for row in rows]
+            return spark.createDataFrame(data, IMPRESSION_SCHEMA)
+
+        return make
+
+    @staticmethod
+    @pytest.fixture
+    def impressions(make_impressions: Callable[..., DataFrame]) -> DataFrame:
+        """Two queries with reciprocal ranks 1 and 1/2, and a row with an impossible position."""
+        return make_impressions(
+            {"relevance": 1.0},
+            {"item_id": "b", "position": 2},
+            {"query_id": "q2", "unit_id": "u2"},
+            {"query_id": "q2", "unit_id": "u2", "item_id": "b", "position": 2, "relevance": 1.0},
+            {"query_id": "q2", "unit_id": "u2", "item_id": "c", "position": 0},
+        )
+
+    @staticmethod
+    @pytest.fixture
+    def published(spark: SparkSession, impressions: DataFrame, tmp_path: Path) -> str:
+        """The root of the tables of those impressions, as of experiment 007."""
+        impressions.write.parquet(str(tmp_path / "log"))
+        constants = {"date": "'2024-03-10'", "experiment": "'007'", "variant": "arm"}
+        names = {name: name for name in ("query_id", "item_id", "position", "relevance", "unit_id")}
+        job = config.from_dict(
+            {
+                "name": "doctest",
+                "input": {"path": str(tmp_path / "log"), "columns": constants | names},
+                "output": {"path": str(tmp_path / "tables")},
+            }
+        )
+        (result,) = pipeline.evaluate(spark, job, [dt.date(2024, 3, 10)])
+        assert result.status == "published", result.error
+        return str(tmp_path / "tables")
+
+    @staticmethod
+    @pytest.fixture(autouse=True)
+    def _names_of_doctests(
+        request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]
+    ) -> None:
+        """Give an example the names that it uses: one of numpy alone must not start Spark."""
+        if isinstance(request.node, pytest.DoctestItem):
+            source = "".join(example.source for example in request.node.dtest.examples)
+            doctest_namespace["rankspark"] = rankspark
+            for name in ("spark", "impressions", "published"):
+                if name in source:
+                    doctest_namespace[name] = request.getfixturevalue(name)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data and reference values beside the checkout."""
+    if not SHARED.is_dir():
+        pytest.skip(f"there is no {SHARED}")
+    return SHARED
