@@ -1,4 +1,4 @@
-"""spark-submit jobs/evaluate.py --config FILE --date D; the same arguments as `rankspark evaluate`."""
+"""spark-submit jobs/evaluate.py --config FILE --date D; arguments as of `rankspark evaluate`."""
 
 import sys
 

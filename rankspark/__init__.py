@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rankspark.spark.api import Evaluation, evaluate
     from rankspark.config import Config
     from rankspark.config import load as load_config
     from rankspark.errors import RanksparkError
     from rankspark.measures import MEASURES, Measure, RankedLists
     from rankspark.measures import score as score_lists
+    from rankspark.spark.api import Evaluation, evaluate
     from rankspark.spark.functions import register
     from rankspark.spark.pipeline import DateResult
     from rankspark.spark.pipeline import evaluate as run

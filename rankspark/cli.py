@@ -13,7 +13,14 @@ from datetime import date
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 import rankspark
@@ -64,15 +71,21 @@ def _parser() -> argparse.ArgumentParser:
 def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evaluate`, shared with jobs/evaluate.py."""
     parser.add_argument("--config", required=True, metavar="FILE", help="TOML configuration")
-    parser.add_argument("--date", action="append", default=[], metavar="D", help="YYYY-MM-DD; repeatable")
+    parser.add_argument(
+        "--date", action="append", default=[], metavar="D", help="YYYY-MM-DD; repeatable"
+    )
     parser.add_argument("--start", metavar="D", help="first date of a range")
     parser.add_argument("--end", metavar="D", help="the date after the last of the range")
-    parser.add_argument("--dry-run", action="store_true", help="show what would happen; write nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would happen; write nothing"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
         help="override a key of the configuration, such as output.path=/tmp/x",
     )  # fmt: skip
-    parser.add_argument("--result-file", type=Path, metavar="FILE", help="write the outcome as JSON")
+    parser.add_argument(
+        "--result-file", type=Path, metavar="FILE", help="write the outcome as JSON"
+    )
     parser.add_argument("--verbose", action="store_true", help="show the trace of an error")
     parser.set_defaults(command=_evaluate)
 
@@ -84,12 +97,16 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.dry_run:
         for plan in pipeline.plan(spark, config, dates):
             print(f"date: {plan.date}\nconfiguration: {config.canonical_json()}")
-            print(f"would replace: {', '.join(plan.replaces) or 'nothing'}\nplan:\n{plan.physical}\n")
+            print(
+                f"would replace: {', '.join(plan.replaces) or 'nothing'}\nplan:\n{plan.physical}\n"
+            )
         return 0
     with _progress(len(dates)) as progress:
         results = pipeline.evaluate(spark, config, dates, progress)
     if options.result_file:
-        options.result_file.write_text(json.dumps([result.summary() for result in results], indent=2))
+        options.result_file.write_text(
+            json.dumps([result.summary() for result in results], indent=2)
+        )
     for result in results:
         _report(result)
     return max(result.exit_code for result in results)
@@ -129,7 +146,10 @@ def _demo(options: argparse.Namespace) -> int:
     print(f"\nAll {len(dates)} days, {dates[0]} to {dates[-1]}; intervals are 95%, over users.")
     _print_metrics(demo.over_all_days(spark, config, shown))
     _print_findings(results)
-    print(f"\nTables (Parquet): {output}\n  query_metrics, metrics, rejects, runs; by date and experiment")
+    print(
+        f"\nTables (Parquet, by date and experiment): {output}"
+        "\n  query_metrics, metrics, rejects, runs"
+    )
     print(f"Configuration: {folder / 'demo.toml'}")
     return 0
 

@@ -1,8 +1,8 @@
 """The configuration: TOML -> a validated, frozen model; unknown keys are refused.
 
-    load(file) -> Config                        what the file says, with overrides
-    Config.definition_id(measure)               what makes two values comparable
-    parse_dates(...)                            the dates of a run
+load(file) -> Config                        what the file says, with overrides
+Config.definition_id(measure)               what makes two values comparable
+parse_dates(...)                            the dates of a run
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Columns(_Model):
         both = (self.experiment, self.variant)
         if self.assignments is None and None in both:
             raise ValueError(
-                "needs experiment and variant (a literal such as \"'baseline'\" will do), or assignments"
+                "needs experiment and variant (a literal will do: \"'baseline'\"), or assignments"
             )
         if self.assignments is not None and both != (None, None):
             raise ValueError("has assignments as well as experiment or variant; keep one")
@@ -340,6 +340,7 @@ def from_dict(content: Mapping[str, Any], where: str = "the configuration") -> C
 
 
 def describe(problem: Any) -> str:
+    """One of pydantic's problems in a few words, with a hint where a key is unknown."""
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"unknown key {_hint(where, _known_keys(problem['loc'][:-1]))}"
@@ -363,7 +364,9 @@ def _known_keys(prefix: Sequence[str | int]) -> list[str]:
 
 def _hint(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}; known: {', '.join(known)}"
+    return (
+        f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}; known: {', '.join(known)}"
+    )
 
 
 def _override(content: dict[str, Any], text: str) -> None:

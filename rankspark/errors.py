@@ -29,9 +29,7 @@ class RanksparkError(Exception):
         return (_rebuild, (type(self), self.expected, self.found, self.action))
 
 
-def _rebuild(
-    cls: type[RanksparkError], expected: str, found: str, action: str
-) -> RanksparkError:
+def _rebuild(cls: type[RanksparkError], expected: str, found: str, action: str) -> RanksparkError:
     return cls(expected=expected, found=found, action=action)
 
 
@@ -47,7 +45,7 @@ class InputError(RanksparkError):
     exit_code = 3
 
 
-class GainOverflow(InputError):
+class GainOverflow(InputError):  # noqa: N818  says what happened
     """A relevance is too large for the gain function that a measure uses."""
 
 

@@ -1,7 +1,7 @@
 """The published tables: columns, types, comments, partition keys, versions.
 
-This file is the contract with everybody who reads a table. Columns are only ever added, nullable and at
-the end; a change of one that exists is a new schema version and a migration.
+This file is the contract with everybody who reads a table. Columns are only ever added, nullable
+and at the end; a change of one that exists is a new schema version and a migration.
 """
 
 from __future__ import annotations
@@ -129,12 +129,16 @@ METRICS = Table(
         Column("n_no_relevant", "BIGINT", "queries without a relevant item"),
         Column("n_units", "BIGINT", "distinct units with a scored query"),
         Column("mean", "DOUBLE", "sum of the values over n_scored; null without a scored query"),
-        Column("std_error", "DOUBLE", "of mean, clustered by unit (delta method); null below 2 units"),
+        Column(
+            "std_error", "DOUBLE", "of mean, clustered by unit (delta method); null below 2 units"
+        ),
         Column("ci_low", "DOUBLE", "95% interval of mean, Student t over units"),
         Column("ci_high", "DOUBLE", "95% interval of mean, Student t over units"),
         Column("sum_nano", "BIGINT", "sum over units of x = sum of round(value * 1e9)"),
         Column("sum_xx", "DECIMAL(38,0)", "sum over units of x * x"),
-        Column("sum_xn", "DECIMAL(38,0)", "sum over units of x * n, n = scored queries of the unit"),
+        Column(
+            "sum_xn", "DECIMAL(38,0)", "sum over units of x * n, n = scored queries of the unit"
+        ),
         Column("sum_nn", "DECIMAL(38,0)", "sum over units of n * n"),
         *_AUDIT,
     ),

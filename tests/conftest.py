@@ -41,8 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 class Everywhere:
     """Fixtures for the tests and for the doctests of the package."""
 
-    @staticmethod
     @pytest.fixture(scope="session")
+    @staticmethod
     def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         """On two cores; through Spark Connect where RANKSPARK_TEST_REMOTE names a server."""
         scratch = tmp_path_factory.mktemp("spark")
@@ -60,8 +60,8 @@ class Everywhere:
         yield session
         session.stop()
 
-    @staticmethod
     @pytest.fixture
+    @staticmethod
     def make_impressions(spark: SparkSession) -> Callable[..., DataFrame]:
         """From rows of what differs from IMPRESSION, a DataFrame of them."""
 
@@ -71,8 +71,8 @@ class Everywhere:
 
         return make
 
-    @staticmethod
     @pytest.fixture
+    @staticmethod
     def impressions(make_impressions: Callable[..., DataFrame]) -> DataFrame:
         """Two queries with reciprocal ranks 1 and 1/2, and a row with an impossible position."""
         return make_impressions(
@@ -83,8 +83,8 @@ class Everywhere:
             {"query_id": "q2", "unit_id": "u2", "item_id": "c", "position": 0},
         )
 
-    @staticmethod
     @pytest.fixture
+    @staticmethod
     def published(spark: SparkSession, impressions: DataFrame, tmp_path: Path) -> str:
         """The root of the tables of those impressions, as of experiment 007."""
         impressions.write.parquet(str(tmp_path / "log"))
@@ -101,8 +101,8 @@ class Everywhere:
         assert result.status == "published", result.error
         return str(tmp_path / "tables")
 
-    @staticmethod
     @pytest.fixture(autouse=True)
+    @staticmethod
     def _names_of_doctests(
         request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]
     ) -> None:

@@ -31,7 +31,11 @@ path = "{out}"
 def files(spark: SparkSession, tmp_path: Path) -> dict[str, str]:
     log, out = tmp_path / "log", tmp_path / "out"
     spark.createDataFrame(
-        [("2024-03-10", "q1", "a", 1, 0), ("2024-03-10", "q1", "b", 2, 1), ("2024-03-11", "q2", "b", 1, 1)],
+        [
+            ("2024-03-10", "q1", "a", 1, 0),
+            ("2024-03-10", "q1", "b", 2, 1),
+            ("2024-03-11", "q2", "b", 1, 1),
+        ],
         "date STRING, q STRING, i STRING, p INT, r INT",
     ).write.parquet(str(log))
     config = tmp_path / "job.toml"
@@ -44,7 +48,9 @@ def run(files: dict[str, str], *arguments: str) -> int:
 
 
 def test_a_range_of_dates_is_published_and_told(files, capsys) -> None:
-    code = run(files, "--start", "2024-03-10", "--end", "2024-03-12", "--result-file", files["result"])
+    code = run(
+        files, "--start", "2024-03-10", "--end", "2024-03-12", "--result-file", files["result"]
+    )
     assert code == 0
     printed = capsys.readouterr()
     assert "2024-03-10 published: 2 rows read, 2 scored in 1 queries" in printed.out
@@ -71,15 +77,23 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(files, capsys) -> None:
         (["--date", "2024-03-09"], 3, "no row of that date"),
         (["--date", "{{ ds }}"], 2, "render its template"),
         (["--start", "2024-03-12", "--end", "2024-03-10"], 2, "after the start"),
-        (["--date", "2024-03-10", "--set", "input.columns.position=rank"], 3, "input.columns.position"),
+        (
+            ["--date", "2024-03-10", "--set", "input.columns.position=rank"],
+            3,
+            "input.columns.position",
+        ),
         (["--date", "2024-03-10", "--set", "input.path=/nowhere"], 3, "/nowhere"),
         (["--date", "2024-03-10", "--set", "evaluate.measurs=['mrr']"], 2, "did you mean"),
         (["--date", "2024-03-10", "--set", "evaluate.measures=['ndcg@0']"], 2, "ndcg@0"),
     ],
 )
-def test_bad_input_ends_with_its_code_one_line_and_nothing_written(files, capsys, arguments, code, said) -> None:
+def test_bad_input_ends_with_its_code_one_line_and_nothing_written(
+    files, capsys, arguments, code, said
+) -> None:
     assert run(files, *arguments) == code
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rankspark: error")]
+    errors = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("rankspark: error")
+    ]
     assert len(errors) == 1
     assert said in errors[0]
     assert not Path(files["out"]).exists()
@@ -90,7 +104,9 @@ def test_the_worst_date_gives_the_exit_code_and_the_others_are_published(files, 
     assert "2024-03-10 published" in capsys.readouterr().out
 
 
-def test_an_unexpected_error_is_one_line_too_and_a_trace_on_request(files, capsys, monkeypatch) -> None:
+def test_an_unexpected_error_is_one_line_too_and_a_trace_on_request(
+    files, capsys, monkeypatch
+) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("first line\nsecond line")
 

@@ -80,9 +80,9 @@ def test_a_package_imports_only_what_its_layer_may(path: Path) -> None:
         if module.startswith(prefix):
             assert outside <= allowed
     if not module.startswith("rankspark.spark"):
-        assert "pyspark" not in {
-            name for name in outside if path.name != "demo.py"
-        }, f"{module} imports pyspark"
+        assert "pyspark" not in {name for name in outside if path.name != "demo.py"}, (
+            f"{module} imports pyspark"
+        )
 
 
 def test_what_executors_import_needs_numpy_pandas_pyarrow_and_pyspark_alone() -> None:
@@ -96,7 +96,9 @@ sys.meta_path.insert(0, Blocked())
 import rankspark.spark.score, rankspark.spark.functions
 print("imported")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "imported", done.stderr
 
 
@@ -104,4 +106,6 @@ def test_nothing_uses_what_spark_connect_does_not_have() -> None:
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute):
-                assert node.attr not in {"sparkContext", "rdd", "_jvm", "_jdf", "_jsparkSession"}, path
+                assert node.attr not in {"sparkContext", "rdd", "_jvm", "_jdf", "_jsparkSession"}, (
+                    path
+                )

@@ -1,7 +1,7 @@
 """Shown items -> ranked lists: duplicates, the total order and ranks, many lists at once.
 
-One rule each (DESIGN section 4): the total order of a list is (ranker's key, item_id); a rank is the
-logged position or, where that is taken, the next free one.
+One rule each (DESIGN section 4): the total order of a list is (ranker's key, item_id); a rank is
+the logged position or, where that is taken, the next free one.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Deduplicated:
 def deduplicate(shown: ShownItems) -> Deduplicated:
     """Keep one row of each item of a list.
 
-    The same row again is dropped. Rows of one item that differ are merged: the smallest position and
-    the largest relevance; of scores the largest.
+    The same row again is dropped. Rows of one item that differ are merged: the smallest position
+    and the largest relevance; of scores the largest.
     """
     n = len(shown.offsets) - 1
     none = np.zeros(n, dtype=np.int64)
@@ -96,9 +96,7 @@ def deduplicate(shown: ShownItems) -> Deduplicated:
         item=shown.item[by][first],
         relevance=np.fmax.reduceat(shown.relevance[by], first),
         position=None if position is None else np.minimum.reduceat(position[by], first),
-        scores={
-            name: np.fmax.reduceat(score[by], first) for name, score in shown.scores.items()
-        },
+        scores={name: np.fmax.reduceat(score[by], first) for name, score in shown.scores.items()},
     )
     return Deduplicated(kept, n_duplicates, n_conflicts)
 

@@ -1,7 +1,8 @@
 """Per-query metrics -> metrics: means over queries with intervals over units.
 
-Spark sums integers (billionths of one) by unit and then over units; only those sums, a row a variant,
-ranker and slice value, reach the driver, where rankspark.stats turns them into means and intervals.
+Spark sums integers (billionths of one) by unit and then over units; only those sums, a row a
+variant, ranker and slice value, reach the driver, where rankspark.stats turns them into means and
+intervals.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ def moments(queries: DataFrame, measure_columns: Sequence[str], slices: Sequence
         slices: the slice columns.
 
     Returns:
-        A row a group: :data:`GROUP`, n_queries, n_no_relevant and, for measure number i, n_i, units_i,
-        x_i, xx_i, xn_i, nn_i.
+        A row a group: :data:`GROUP`, n_queries, n_no_relevant and, for measure number i, n_i,
+        units_i, x_i, xx_i, xn_i, nn_i.
     """
     overall = F.struct(
         F.lit(tables.OVERALL[0]).alias("name"), F.lit(tables.OVERALL[1]).alias("value")
     )
     sliced = [
         F.struct(
-            F.lit(name).alias("name"), F.coalesce(F.col(name), F.lit(tables.NULL_SLICE)).alias("value")
+            F.lit(name).alias("name"),
+            F.coalesce(F.col(name), F.lit(tables.NULL_SLICE)).alias("value"),
         )
         for name in slices
     ]
@@ -75,11 +77,16 @@ def moments(queries: DataFrame, measure_columns: Sequence[str], slices: Sequence
     )
 
     def product(left: str, right: str, name: str) -> Any:
-        return F.expr(
-            f"sum(cast({left} as decimal(19,0)) * cast({right} as decimal(19,0)))"
-        ).cast("decimal(38,0)").alias(name)
+        return (
+            F.expr(f"sum(cast({left} as decimal(19,0)) * cast({right} as decimal(19,0)))")
+            .cast("decimal(38,0)")
+            .alias(name)
+        )
 
-    sums: list[Any] = [F.sum("n_queries").alias("n_queries"), F.sum("n_no_relevant").alias("n_no_relevant")]
+    sums: list[Any] = [
+        F.sum("n_queries").alias("n_queries"),
+        F.sum("n_no_relevant").alias("n_no_relevant"),
+    ]
     for i in values:
         sums += [
             F.sum(f"n{i}").alias(f"n_{i}"),

@@ -1,4 +1,4 @@
-"""From a DataFrame of impressions to per-query and aggregated DataFrames, without files or tables."""
+"""From a DataFrame of impressions to DataFrames of queries and of metrics, without tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Evaluation:
 
     @property
     def queries(self) -> DataFrame:
-        """One row a query and ranker, in the columns of `query_metrics`; computed when it is used."""
+        """One row a query and ranker, as in `query_metrics`; computed when it is used."""
         scored = pipeline.per_query(check.mark(self._rows, self.definition), self.definition)
         audit = {"dataset", "run_id", "computed_at"}
         table = self.definition.query_metrics
@@ -86,8 +86,9 @@ def evaluate(
     Args:
         impressions: the rows.
         measures: their text forms.
-        columns: Spark SQL expressions by canonical name; a canonical name that is not given is taken
-            from the column of that name. Without an experiment or variant there is one, `all`.
+        columns: Spark SQL expressions by canonical name; a canonical name that is not given is
+            taken from the column of that name. Without an experiment or variant there is one,
+            `all`.
         slices: columns to slice by.
         rankers: orderings of the items by name, such as `{"v2": "score_v2 desc"}`; default: the
             logged position.
@@ -95,10 +96,13 @@ def evaluate(
 
     Raises:
         ConfigError: an unknown measure or option.
-        InputError: a column does not resolve or has a wrong type; raised when a result is asked for.
+        InputError: a column does not resolve or has a wrong type; raised when a result is asked
+            for.
     """
     names = {name.lower() for name in impressions.columns}
-    given = {name: name for name in config.Columns.model_fields if name in names} | dict(columns or {})
+    given = {name: name for name in config.Columns.model_fields if name in names} | dict(
+        columns or {}
+    )
     given.setdefault("date", "current_date()")
     for name in ("query_id", "item_id", "relevance"):
         given.setdefault(name, name)

@@ -94,7 +94,11 @@ def settle_repeated(
     differing = repeated(unique)
     rejected = population(queries.join(differing, key, "left_semi"), config)
     examples = (
-        differing.select("query_id").distinct().orderBy("query_id").limit(check.MAX_EXAMPLES).collect()
+        differing.select("query_id")
+        .distinct()
+        .orderBy("query_id")
+        .limit(check.MAX_EXAMPLES)
+        .collect()
     )
     settled = staged.rewrite(unique.join(differing, key, "left_anti"), table)
     findings = []
@@ -118,9 +122,9 @@ def account(
 ) -> Account:
     """Find out what became of every row of the date.
 
-    What the scoring pass observed is taken where it shows that nothing was rejected and all adds up.
-    Otherwise (and where the engine dropped the observation, or counted a retried task twice) the rows
-    are counted once more, exactly and by reason.
+    What the scoring pass observed is taken where it shows that nothing was rejected and all adds
+    up. Otherwise (and where the engine dropped the observation, or counted a retried task twice)
+    the rows are counted once more, exactly and by reason.
 
     Raises:
         InputError: no row of that date, or none that can be scored.
@@ -240,5 +244,5 @@ def _same(what: str, found: object, expected: object) -> None:
         raise PublishError(
             expected=f"{what}: {expected}",
             found=f"{found} in the staged files",
-            action="nothing was published; run the date again, and report a bug if it happens twice",
+            action="nothing was published; run the date again; if it happens twice, report it",
         )

@@ -80,7 +80,7 @@ def item_reason(config: Definition, prefix: str = "") -> str:
 
 
 def _lone_item_reason(config: Definition) -> str:
-    """SQL: why the item of a row by itself is unusable; in the nested shape an empty array says it."""
+    """SQL: why the item of a row is unusable, where a row holds one item."""
     if config.input.items is not None:
         return item_reason(config)
     # A flat row without an item only says that its query returned nothing.
@@ -97,7 +97,9 @@ def item_struct(config: Definition, prefix: str = "") -> str:
     members = [f"{prefix}item_id as item_id", f"{relevance} as relevance"]
     if config.uses_position:
         # The check has bounded it, so that the cast is exact under ANSI too.
-        members.append(f"cast({prefix}position as int) - {config.input.position_base - 1} as position")
+        members.append(
+            f"cast({prefix}position as int) - {config.input.position_base - 1} as position"
+        )
     members += [
         f"{prefix}score_{ranker.name} as score_{ranker.name}"
         for ranker in config.parsed_rankers
@@ -145,7 +147,9 @@ def census(rows: DataFrame, config: Definition) -> tuple[int, list[Finding]]:
     if config.evaluate.negative == "zero":
         repaired = F.expr("case when relevance < 0 then 'relevance_negative' end")
     found = (
-        marked.withColumn("kind", F.when(F.col("reason").isNotNull(), "rejected").otherwise("repaired"))
+        marked.withColumn(
+            "kind", F.when(F.col("reason").isNotNull(), "rejected").otherwise("repaired")
+        )
         .withColumn("reason", F.coalesce("reason", repaired))
         .withColumn("example", _example(rows, F.col("reason").isNotNull()))
         .groupBy("kind", "reason", F.pmod(F.xxhash64("example"), F.lit(_BUCKETS)).alias("bucket"))
@@ -174,9 +178,8 @@ def _blank(column: str) -> str:
 
 
 def _unstorable(column: str) -> str:
-    return (
-        f"{_blank(column)} or {column} = '{_HIVE_NULL}' or octet_length({column}) > {_MAX_EXPERIMENT_BYTES}"
-    )
+    too_long = f"octet_length({column}) > {_MAX_EXPERIMENT_BYTES}"
+    return f"{_blank(column)} or {column} = '{_HIVE_NULL}' or {too_long}"
 
 
 def _first_of(conditions: list[tuple[str, str]]) -> str:

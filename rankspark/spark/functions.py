@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import SparkSession
-from pyspark.sql.functions import pandas_udf
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.pandas.functions import pandas_udf
 
 from rankspark.measures import MEASURES, Measure, Options, RankedLists, score
 
@@ -24,10 +24,11 @@ def register(spark: SparkSession) -> list[str]:
 
         >>> "ndcg" in rankspark.register(spark)
         True
-        >>> spark.sql("SELECT round(ndcg(array(0, 1, 0), 2), 4) AS ndcg, mrr(array(0, 1)) AS mrr").first()
+        >>> spark.sql("SELECT ndcg(array(0, 1), 10) AS ndcg, mrr(array(0, 1)) AS mrr").first()
         Row(ndcg=0.6309, mrr=0.5)
 
-    A query without a relevant item counts 0; `map` is called `average_precision`, since `map` is SQL's.
+    A query without a relevant item counts 0; `map` is called `average_precision`, since `map` is
+    SQL's.
 
     Args:
         spark: the session, classic or Connect.
@@ -43,12 +44,13 @@ def register(spark: SparkSession) -> list[str]:
     return names
 
 
-def _function(measure: str) -> Callable[..., pd.Series[float]]:
-    @pandas_udf("double")
-    def function(*columns: pd.Series) -> pd.Series:
+def _function(measure: str) -> Callable[..., Column]:
+    def evaluate(*columns: pd.Series) -> pd.Series:
         return _evaluate(measure, *columns)
 
-    return function  # type: ignore[no-any-return]
+    # pyspark's overloads know fixed numbers of columns only.
+    function: Callable[..., Column] = pandas_udf(evaluate, "double")  # type: ignore[call-overload]
+    return function
 
 
 def _evaluate(measure: str, relevances: pd.Series, k: pd.Series | None = None) -> pd.Series:

@@ -49,8 +49,8 @@ def lists(rows: DataFrame, config: Definition) -> DataFrame:
     return (
         rows.where("reason is null")
         .select(*names, item.alias("item"))
-        # By query_id alone: the grouping below is satisfied with it, whereas a literal experiment among
-        # the keys would be folded away and the rows shuffled again.
+        # By query_id alone: the grouping below is satisfied with it, whereas a literal experiment
+        # among the keys would be folded away and the rows shuffled again.
         .repartition("query_id")
         .groupBy(*names)
         .agg(F.collect_list("item").alias("items"), F.count(F.lit(1)).alias("n_rows"))
@@ -73,7 +73,12 @@ def too_long(rows: DataFrame, config: Definition) -> check.Finding:
     long = counted.where(F.col("count") > config.limits.max_list_length)
     total = long.agg(F.coalesce(F.sum("count"), F.lit(0))).first()
     example = F.to_json(F.struct("query_id", F.col("count").alias("n_items")))
-    examples = long.orderBy(F.desc("count"), "query_id").limit(check.MAX_EXAMPLES).select(example).collect()
+    examples = (
+        long.orderBy(F.desc("count"), "query_id")
+        .limit(check.MAX_EXAMPLES)
+        .select(example)
+        .collect()
+    )
     return check.Finding(
         "list_too_long", "rejected", total[0] if total else 0, [row[0] for row in examples]
     )

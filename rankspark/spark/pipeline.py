@@ -1,7 +1,7 @@
 """The whole way of a date: read, check, group, score, aggregate, audit, publish.
 
-Every number comes from files that were written once: `query_metrics` is staged first, and all else is
-computed from what stands in the staged files.
+Every number comes from files that were written once: `query_metrics` is staged first, and all else
+is computed from what stands in the staged files.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def evaluate(
     spark: SparkSession,
     config: Config,
     dates: Sequence[date],
-    progress: Progress = lambda day, stage: None,
+    progress: Progress | None = None,
 ) -> list[DateResult]:
     """Evaluate dates and publish each; a date that fails does not keep the others from running.
 
@@ -97,7 +97,7 @@ def evaluate(
             result = DateResult(day, "failed", run_id=_run_id())
             try:
                 with _engine_errors():
-                    _evaluate_date(spark, config, root, result, progress)
+                    _evaluate_date(spark, config, root, result, progress or _silent)
                 result.status = "published"
             except RanksparkError as error:
                 result.error, result.exit_code = str(error), error.exit_code
@@ -132,10 +132,15 @@ def per_query(marked: DataFrame, config: Definition) -> DataFrame:
     # Scored once; only the result is repeated for each experiment of the request.
     others = [name for name in scored.columns if name != "assignments"]
     exploded = scored.select(
-        *others, F.size("assignments").alias("n_experiments"), F.explode("assignments").alias("pair")
+        *others,
+        F.size("assignments").alias("n_experiments"),
+        F.explode("assignments").alias("pair"),
     )
     return exploded.select(
-        F.col("pair.key").alias("experiment"), F.col("pair.value").alias("variant"), *others, "n_experiments"
+        F.col("pair.key").alias("experiment"),
+        F.col("pair.value").alias("variant"),
+        *others,
+        "n_experiments",
     )
 
 
@@ -161,9 +166,7 @@ def _evaluate_date(
 
         stage("check")
         queries, repeated = audit.settle_repeated(queries, staged, config)
-        account = audit.account(
-            observation, rows, marked, queries, repeated, config, result.date
-        )
+        account = audit.account(observation, rows, marked, queries, repeated, config, result.date)
         result.counts, result.findings = account.counts, account.findings
 
         stage("aggregate")
@@ -172,7 +175,9 @@ def _evaluate_date(
         result.metrics = aggregate.metrics_rows(summed, config)
         metrics = staged.write(_frame(spark, result.metrics, tables.METRICS, stamp), tables.METRICS)
         total = result.counts["n_rows_read"]
-        findings = [asdict(finding) | {"share": finding.n_rows / total} for finding in account.findings]
+        findings = [
+            asdict(finding) | {"share": finding.n_rows / total} for finding in account.findings
+        ]
         rejects = staged.write(_frame(spark, findings, tables.REJECTS, stamp), tables.REJECTS)
 
         stage("audit")
@@ -190,6 +195,10 @@ def _evaluate_date(
         stage.end()
         staged.write_file(_run_record(spark, config, result, started), tables.RUNS)
         staged.append_file(tables.RUNS)
+
+
+def _silent(day: date, stage: str) -> None:
+    """Show no progress."""
 
 
 class _Stages:
@@ -226,7 +235,9 @@ def _frame(
     names = [*table.column_names, *inner]
     types = [*(column.type for column in table.columns), *("STRING" for _ in inner)]
     schema = ", ".join(f"`{name}` {type_}" for name, type_ in zip(names, types, strict=True))
-    return spark.createDataFrame([tuple((row | stamp)[name] for name in names) for row in rows], schema)
+    return spark.createDataFrame(
+        [tuple({**row, **stamp}[name] for name in names) for row in rows], schema
+    )
 
 
 _ARROW_TYPES = {
@@ -238,7 +249,9 @@ _ARROW_TYPES = {
 }
 
 
-def _run_record(spark: SparkSession, config: Config, result: DateResult, started: datetime) -> pa.Table:
+def _run_record(
+    spark: SparkSession, config: Config, result: DateResult, started: datetime
+) -> pa.Table:
     """The row of `runs`; it exists only where the date was published."""
     row = result.counts | {
         "dataset": config.name,

@@ -4,8 +4,8 @@
     <root>/_staging/<run_id>/<table>/date=D/...    what a run writes and audits
     <root>/<table>/date=D/experiment=E/*.parquet   what readers see
 
-Folders that begin with an underscore are invisible to Spark, pyarrow and DuckDB. A date is replaced by
-renaming its folder, so a table's date is the old one or the new one.
+Folders that begin with an underscore are invisible to Spark, pyarrow and DuckDB. A date is
+replaced by renaming its folder, so a table's date is the old one or the new one.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class Staging:
         """Write a table of the date and give back what was written, read from the files.
 
         Rows are put together by experiment and sorted within; the engine splits what is larger than
-        `spark.sql.adaptive.advisoryPartitionSizeInBytes`, so a partition is a handful of files however
-        uneven the experiments are.
+        `spark.sql.adaptive.advisoryPartitionSizeInBytes`, so a partition is a handful of files
+        however uneven the experiments are.
 
         Args:
             frame: the table's columns and its partition keys below the date.
@@ -226,9 +226,9 @@ def staging(root: Root, run_id: str, day: date) -> Iterator[Staging]:
             root.fs.delete_dir(folder)
         parent = f"{root.base}/{_STAGING}"
         selector = pafs.FileSelector(parent, allow_not_found=True)
-        if root.fs.get_file_info(parent).type == pafs.FileType.Directory and not root.fs.get_file_info(
-            selector
-        ):
+        if root.fs.get_file_info(
+            parent
+        ).type == pafs.FileType.Directory and not root.fs.get_file_info(selector):
             root.fs.delete_dir(parent)
 
 

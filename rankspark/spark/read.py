@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import date
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -114,15 +114,19 @@ def canonical(frame: DataFrame, config: Definition, day: date | None) -> DataFra
     ]
     if config.input.items is None:
         types = _resolve(frame, item)
-        outputs += [F.expr(_typed(name, sql, types[name])).alias(name) for name, sql in item.items()]
+        outputs += [
+            F.expr(_typed(name, sql, types[name])).alias(name) for name, sql in item.items()
+        ]
     else:
         outputs.append(_items(frame, config.input.items.column, item, config).alias("items"))
     return frame.select(*outputs)
 
 
-def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Definition) -> F.Column:
+def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Definition) -> Column:
     array_type = _resolve(frame, {"column": column}, prefix="input.items")["column"]
-    if not isinstance(array_type, T.ArrayType) or not isinstance(array_type.elementType, T.StructType):
+    if not isinstance(array_type, T.ArrayType) or not isinstance(
+        array_type.elementType, T.StructType
+    ):
         raise InputError(
             expected="an array of structs as input.items.column",
             found=f"{column!r} of type {array_type.simpleString()}",
@@ -132,7 +136,8 @@ def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Defin
     _refuse_case_twins(fields)
     base = config.input.position_base
     bound = {
-        name: f"{INDEX} + {base}" if sql == INDEX else _bind(sql, fields) for name, sql in item.items()
+        name: f"{INDEX} + {base}" if sql == INDEX else _bind(sql, fields)
+        for name, sql in item.items()
     }
     arrays = _resolve(
         frame,
@@ -146,17 +151,15 @@ def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Defin
         assert isinstance(element, T.ArrayType)  # noqa: S101  transform() gives nothing else
         members.append(f"{_typed(name, sql, element.elementType)} as {name}")
     # A null element is no item; Spark would turn it into a struct of nulls.
-    return F.expr(
-        f"transform({column}, ({ITEM}, {INDEX}) -> struct({', '.join(members)}))"
-    )
+    return F.expr(f"transform({column}, ({ITEM}, {INDEX}) -> struct({', '.join(members)}))")
 
 
 def _bind(sql: str, fields: list[str]) -> str:
     """Make the item's fields visible by name inside a lambda over the array of items.
 
-    A field by itself is a plain access. In a longer expression each field that it may use becomes the
-    variable of a lambda over an array of one, which shadows any column of the row: no parsing, and
-    what Spark SQL can say over columns it can say over fields.
+    A field by itself is a plain access. In a longer expression each field that it may use becomes
+    the variable of a lambda over an array of one, which shadows any column of the row: no parsing,
+    and what Spark SQL can say over columns it can say over fields.
     """
     by_name = {field.lower(): field for field in fields}
     if sql.strip("` ").lower() in by_name:
@@ -220,7 +223,9 @@ def _typed(name: str, sql: str, found: T.DataType) -> str:
             return f"(case when ({sql}) is not null then coalesce({number}, double('NaN')) end)"
         return number
     if name in ("query_id", "item_id", "unit_id") and isinstance(found, _FLOATS):
-        raise _wrong_type(name, sql, found, "an id as STRING or a whole number (a float merges ids)")
+        raise _wrong_type(
+            name, sql, found, "an id as STRING or a whole number (a float merges ids)"
+        )
     if not isinstance(found, (*_ID_TYPES, *_FLOATS)):
         raise _wrong_type(name, sql, found, "text")
     return f"cast(({sql}) as string)"

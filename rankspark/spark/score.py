@@ -88,7 +88,7 @@ class Scorer:
 
 
 def score(lists: DataFrame, config: Definition) -> DataFrame:
-    """Score lists: one row a query and ranker, in the columns of `query_metrics` but the audit ones.
+    """Score lists: one row a query and ranker, as in `query_metrics` but for the audit columns.
 
     Args:
         lists: as of :func:`rankspark.spark.lists.lists`.
@@ -152,4 +152,3 @@ def _chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _count(mask: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     running = np.concatenate(([0], np.cumsum(mask)))
     return running[offsets[1:]] - running[offsets[:-1]]
-

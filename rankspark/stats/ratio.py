@@ -1,9 +1,9 @@
 """The mean of a per-query measure when units, not queries, were randomised.
 
-MRR, NDCG and hit rate are ratios Σx / Σn over units u: x_u the sum of a unit's per-query values, n_u
-the number of its queries. Their variance is that of a ratio of means (the delta method: Deng, Knoblich,
-Lu, "Applying the Delta Method in Metric Analytics", KDD 2018), equal to cluster-robust least squares
-(CR0) times k / (k - 1).
+MRR, NDCG and hit rate are ratios Σx / Σn over units u: x_u the sum of a unit's per-query values,
+n_u the number of its queries. Their variance is that of a ratio of means (the delta method: Deng,
+Knoblich, Lu, "Applying the Delta Method in Metric Analytics", KDD 2018), equal to cluster-robust
+least squares (CR0) times k / (k - 1).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RatioEstimate:
 def estimate(moments: RatioMoments, *, alpha: float = 0.05) -> RatioEstimate:
     """Estimate a ratio of sums over units.
 
-    With r = Σx/Σn and z_u = x_u − r·n_u: V = k/(k−1) · Σz² / (Σn)². The arithmetic is exact up to
+    With r = Σx/Σn and z_u = x_u - r·n_u: V = k/(k-1) · Σz² / (Σn)². The arithmetic is exact up to
     the last division, so nothing cancels and any order of the sums gives the same doubles.
 
     Args:

@@ -113,7 +113,12 @@ def main() -> None:
     for name, ratio in ratios.items():
         print(f"{'rankspark/' + name if name in seconds else name:20} {ratio:5.2f}")
     if options.json:
-        content = {"rows": options.rows, "order": options.order, "seconds": seconds, "ratios": ratios}
+        content = {
+            "rows": options.rows,
+            "order": options.order,
+            "seconds": seconds,
+            "ratios": ratios,
+        }
         options.json.write_text(json.dumps(content, indent=2))
 
 

@@ -38,7 +38,9 @@ def evaluate(spark, shared: Path, tmp_path: Path, name: str, data: str, dates: l
 def reference(file: Path, system: str, job: config.Config) -> pd.DataFrame:
     """The reference values of a job's measures: query_id, column, value."""
     frame = pd.read_parquet(file)
-    frame = frame[(frame.system == system) & frame.metric.isin(NAMES) & ~frame.query_id.str.startswith("all")]
+    frame = frame[
+        (frame.system == system) & frame.metric.isin(NAMES) & ~frame.query_id.str.startswith("all")
+    ]
     columns = {str(measure): measure.column_name for measure in job.measures}
     text = frame.metric.map(NAMES) + frame.k.map(lambda k: "" if pd.isna(k) else f"@{int(k)}")
     return frame.assign(column=text.map(columns)).dropna(subset="column")
@@ -54,7 +56,9 @@ def reference(file: Path, system: str, job: config.Config) -> pd.DataFrame:
 def test_every_request_of_the_session_track_has_the_reference_values(
     spark, shared, tmp_path, name: str, system: str, n_requests: int
 ) -> None:
-    job, results, out = evaluate(spark, shared, tmp_path, name, "trec-session-2013", [dt.date(2013, 1, 1)])
+    job, results, out = evaluate(
+        spark, shared, tmp_path, name, "trec-session-2013", [dt.date(2013, 1, 1)]
+    )
     expected = reference(shared / "reference" / "trec_session_2013.parquet", system, job)
     assert set(expected.column) == {measure.column_name for measure in job.measures}
     ours = read(out, "query_metrics").melt("query_id", expected.column.unique(), "column", "ours")
@@ -77,7 +81,12 @@ def test_the_clicks_of_naver_add_up_row_by_row_on_every_day(spark, shared, tmp_p
     repeating = pages.index[pages["size"] > pages["nunique"]]
     assert len(repeating) == 90
     # The days with most of the pages that repeat a url, so that CI does not run all 64.
-    by_day = log[log.request_id.isin(repeating)].drop_duplicates("request_id").groupby("day_index").size()
+    by_day = (
+        log[log.request_id.isin(repeating)]
+        .drop_duplicates("request_id")
+        .groupby("day_index")
+        .size()
+    )
     days = sorted(by_day.sort_values().index[-3:])
     dates = [dt.date(2000, 1, 1) + dt.timedelta(days=int(day)) for day in days]
     job, results, out = evaluate(spark, shared, tmp_path, "naver-clara2", "naver-clara2", dates)
@@ -112,7 +121,11 @@ def test_the_counts_and_click_rates_of_the_open_bandit_dataset_are_the_reference
     metrics = read(out, "metrics")
     rates = metrics[(metrics.measure == "hit@3") & (metrics.slice_name == "shown_at")]
     found = {
-        (row.date, row.experiment, row.variant, row.slice_value): (row.n_queries, row.sum_nano / 1e9, row.mean)
+        (row.date, row.experiment, row.variant, row.slice_value): (
+            row.n_queries,
+            row.sum_nano / 1e9,
+            row.mean,
+        )
         for row in rates.itertuples()
     }
     with (shared / "reference" / "obd_small_counts.csv").open() as file:

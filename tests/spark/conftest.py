@@ -46,12 +46,12 @@ def items(query_id: str, *relevances: float | None, **common: Any) -> list[dict[
 
 @pytest.fixture
 def write_log(spark: SparkSession, tmp_path: Path) -> Callable[..., str]:
-    def write(rows: Rows, format: str = "parquet", name: str = "log") -> str:
+    def write(rows: Rows, kind: str = "parquet", name: str = "log") -> str:
         path = str(tmp_path / name)
         data = [tuple((ROW | dict(row)).values()) for row in rows]
         frame = spark.createDataFrame(data, SCHEMA)
-        writer = frame.write.mode("overwrite").format(format)
-        (writer.option("header", True) if format == "csv" else writer).save(path)
+        writer = frame.write.mode("overwrite").format(kind)
+        (writer.option("header", True) if kind == "csv" else writer).save(path)
         return path
 
     return write

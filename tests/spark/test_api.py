@@ -11,7 +11,12 @@ from rankspark.errors import ConfigError
 @pytest.fixture
 def impressions(spark):
     return spark.createDataFrame(
-        [("q1", "b", 1, 1.0, 0.1), ("q1", "a", 2, 0.0, 0.9), ("q2", "a", 1, 0.0, 0.2), ("q2", "b", 2, 1.0, 0.8)],
+        [
+            ("q1", "b", 1, 1.0, 0.1),
+            ("q1", "a", 2, 0.0, 0.9),
+            ("q2", "a", 1, 0.0, 0.2),
+            ("q2", "b", 2, 1.0, 0.8),
+        ],
         "query_id STRING, item_id STRING, position INT, relevance DOUBLE, model DOUBLE",
     )
 
@@ -23,9 +28,16 @@ def test_three_lines_from_impressions_to_metrics(impressions) -> None:
 
 
 def test_another_ordering_of_the_same_items_is_a_ranker(impressions) -> None:
-    result = rankspark.evaluate(impressions, ["mrr"], rankers={"logged": "position", "model": "model desc"})
+    result = rankspark.evaluate(
+        impressions, ["mrr"], rankers={"logged": "position", "model": "model desc"}
+    )
     found = {(row.ranker, row.query_id): row.mrr for row in result.queries.collect()}
-    assert found == {("logged", "q1"): 1.0, ("logged", "q2"): 0.5, ("model", "q1"): 0.5, ("model", "q2"): 1.0}
+    assert found == {
+        ("logged", "q1"): 1.0,
+        ("logged", "q2"): 0.5,
+        ("model", "q1"): 0.5,
+        ("model", "q2"): 1.0,
+    }
 
 
 def test_wrong_arguments_are_refused_by_name(impressions) -> None:
@@ -60,7 +72,9 @@ def test_measures_are_functions_of_sql(spark, sql: str, value: float | None) -> 
 
 def test_the_cutoff_may_be_a_column(spark) -> None:
     rankspark.register(spark)
-    rows = spark.sql("SELECT k, hit(array(0, 1, 0), k) FROM VALUES (1), (2), (3) AS t(k) ORDER BY k").collect()
+    rows = spark.sql(
+        "SELECT k, hit(array(0, 1, 0), k) FROM VALUES (1), (2), (3) AS t(k) ORDER BY k"
+    ).collect()
     assert [row[1] for row in rows] == [0.0, 1.0, 1.0]
 
 

@@ -129,7 +129,12 @@ def test_duplicates_are_dropped_or_merged_and_counted(run) -> None:
     rows = [
         *items("q1", 0, 1, 1),
         *items("q1", 0, 1, 1),  # the whole list delivered twice
-        {"query_id": "q1", "item_id": "i3", "position": 9, "relevance": 3.0},  # i3 again, clicked later
+        {
+            "query_id": "q1",
+            "item_id": "i3",
+            "position": 9,
+            "relevance": 3.0,
+        },  # i3 again, clicked later
         *items("q2", 1, 0),
     ]
     result, out = run(rows, evaluate__measures=["mrr", "ndcg", "precision@3"])
@@ -164,9 +169,15 @@ def test_gaps_stay_taken_positions_move_on_and_item_ids_decide(run) -> None:
         {"query_id": "tie", "item_id": "c", "position": 2},
     ]
     _, out = run(rows)
-    assert read(out, "query_metrics").set_index("query_id").mrr.to_dict() == {"gap": 1 / 7, "tie": 0.5}
+    assert read(out, "query_metrics").set_index("query_id").mrr.to_dict() == {
+        "gap": 1 / 7,
+        "tie": 0.5,
+    }
     _, out = run(rows, evaluate__rank="order")
-    assert read(out, "query_metrics").set_index("query_id").mrr.to_dict() == {"gap": 0.5, "tie": 0.5}
+    assert read(out, "query_metrics").set_index("query_id").mrr.to_dict() == {
+        "gap": 0.5,
+        "tie": 0.5,
+    }
 
 
 def test_positions_may_count_from_zero(run) -> None:
@@ -223,7 +234,9 @@ def test_slices_are_means_over_their_own_queries_and_null_shows(run) -> None:
     ]
     _, out = run(rows, evaluate__slices=["country"])
     metrics = read(out, "metrics")
-    found = metrics[metrics.measure == "mrr"].set_index(["slice_name", "slice_value"])["mean"].to_dict()
+    found = (
+        metrics[metrics.measure == "mrr"].set_index(["slice_name", "slice_value"])["mean"].to_dict()
+    )
     assert found == {
         ("overall", "(all)"): pytest.approx(2 / 3, abs=1e-9),
         ("country", "fr"): 0.75,
@@ -239,7 +252,9 @@ def test_a_slice_of_too_many_values_is_refused_by_name_and_nothing_is_published(
     assert not (out / "query_metrics").exists()
 
 
-def test_a_request_in_several_experiments_is_scored_once_and_counted_in_each(spark, make_config, tmp_path) -> None:
+def test_a_request_in_several_experiments_is_scored_once_and_counted_in_each(
+    spark, make_config, tmp_path
+) -> None:
     path = str(tmp_path / "log")
     spark.createDataFrame(
         [
@@ -274,8 +289,8 @@ def test_a_request_in_several_experiments_is_scored_once_and_counted_in_each(spa
 
 
 NESTED = """
-    SELECT date, experiment, variant, query_id, unit_id, collect_list(struct(item_id AS product, position AS rank,
-           relevance AS grade)) AS results
+    SELECT date, experiment, variant, query_id, unit_id, collect_list(struct(item_id AS product,
+           position AS rank, relevance AS grade)) AS results
     FROM log GROUP BY ALL
 """
 
@@ -304,7 +319,9 @@ def test_the_nested_shape_gives_the_very_numbers_of_the_flat_one_and_shuffles_no
 ) -> None:
     rows = [*THREE_QUERIES, *items("q1", 1, 0), {"query_id": "q2", "item_id": None, "position": 9}]
     _, flat = run(rows)
-    config = make_config(nested_log(rows), output__path=str(tmp_path / "nested-out"), **NESTED_COLUMNS)
+    config = make_config(
+        nested_log(rows), output__path=str(tmp_path / "nested-out"), **NESTED_COLUMNS
+    )
     result = pipeline.evaluate(spark, config, [DAY])[0]
     assert result.error is None
     nested = Path(config.output.path)
@@ -337,7 +354,8 @@ def test_a_nested_query_logged_twice_counts_once_and_a_contradiction_is_rejected
 def test_nested_positions_may_be_left_to_the_array(spark, make_config, tmp_path) -> None:
     path = str(tmp_path / "log")
     spark.sql(
-        "SELECT DATE'2024-03-10' AS date, 'e' AS experiment, 'A' AS variant, 'q1' AS query_id, 'u' AS unit_id,"
+        "SELECT DATE'2024-03-10' AS date, 'e' AS experiment, 'A' AS variant, 'q1' AS query_id,"
+        " 'u' AS unit_id,"
         " array('x', 'y', 'z') AS ids, array(0, 0, 2) AS labels"
         " UNION ALL SELECT DATE'2024-03-10', 'e', 'A', 'q2', 'u', array(), array()"
     ).write.parquet(path)
@@ -353,9 +371,11 @@ def test_nested_positions_may_be_left_to_the_array(spark, make_config, tmp_path)
     assert queries.mrr.to_dict() == {"q1": 1 / 3, "q2": 0.0}
 
 
-@pytest.mark.parametrize("format", ["orc", "csv", "json"])
-def test_every_format_gives_the_numbers_of_parquet(spark, write_log, make_config, format: str) -> None:
-    config = make_config(write_log(THREE_QUERIES, format=format), input__format=format)
+@pytest.mark.parametrize("kind", ["orc", "csv", "json"])
+def test_every_format_gives_the_numbers_of_parquet(
+    spark, write_log, make_config, kind: str
+) -> None:
+    config = make_config(write_log(THREE_QUERIES, kind=kind), input__format=kind)
     assert pipeline.evaluate(spark, config, [DAY])[0].error is None
     assert values(Path(config.output.path), "mrr", "variant")["A"] == 0.5
 
@@ -370,7 +390,9 @@ def test_a_catalog_table_is_read_by_name(spark, write_log, make_config) -> None:
         spark.sql("DROP TABLE impressions")
 
 
-def test_any_partitioning_and_batch_size_give_the_very_same_tables(spark, write_log, make_config, tmp_path) -> None:
+def test_any_partitioning_and_batch_size_give_the_very_same_tables(
+    spark, write_log, make_config, tmp_path
+) -> None:
     rows = [
         row
         for n in range(40)
@@ -379,7 +401,10 @@ def test_any_partitioning_and_batch_size_give_the_very_same_tables(spark, write_
     log = write_log([*rows, *rows[:25]])
     seen = []
     for number, (partitions, batch) in enumerate([(1, 2), (7, 3), (4, 10_000)]):
-        for key, value in (("shuffle.partitions", partitions), ("execution.arrow.maxRecordsPerBatch", batch)):
+        for key, value in (
+            ("shuffle.partitions", partitions),
+            ("execution.arrow.maxRecordsPerBatch", batch),
+        ):
             spark.conf.set(f"spark.sql.{key}", value)
         config = make_config(log, output__path=str(tmp_path / f"out{number}"))
         try:
@@ -408,7 +433,8 @@ def test_pandas_pyarrow_duckdb_and_spark_read_the_same_text_back(spark, run) -> 
     frame = pd.read_parquet(out / "metrics", partitioning=None)
     assert len(frame) == 2 * len(EXPERIMENTS)
     found = duckdb.sql(
-        f"SELECT experiment, mean, typeof(experiment) FROM read_parquet('{out}/metrics/**/*.parquet',"
+        "SELECT experiment, mean, typeof(experiment)"
+        f" FROM read_parquet('{out}/metrics/**/*.parquet',"
         " hive_partitioning = true, hive_types = {'date': VARCHAR, 'experiment': VARCHAR})"
         " WHERE measure = 'mrr' AND date = '2024-03-10'"
     ).fetchall()
@@ -420,10 +446,18 @@ def test_pandas_pyarrow_duckdb_and_spark_read_the_same_text_back(spark, run) -> 
 
 
 def test_timestamps_are_microseconds_in_utc_and_files_are_sorted_and_few(spark, run) -> None:
-    rows = [row for n in range(300) for row in items(f"q{n}", 0, 1, experiment=f"e{n % 3}", variant="AB"[n % 2])]
+    rows = [
+        row
+        for n in range(300)
+        for row in items(f"q{n}", 0, 1, experiment=f"e{n % 3}", variant="AB"[n % 2])
+    ]
     _, out = run(rows)
     for experiment in ("e0", "e1", "e2"):
-        files = list((out / "query_metrics" / "date=2024-03-10" / f"experiment={experiment}").glob("*.parquet"))
+        files = list(
+            (out / "query_metrics" / "date=2024-03-10" / f"experiment={experiment}").glob(
+                "*.parquet"
+            )
+        )
         assert len(files) == 1
         file = pq.ParquetFile(files[0])
         assert str(file.schema_arrow.field("computed_at").type) == "timestamp[us, tz=UTC]"

@@ -16,9 +16,15 @@ DAY = dt.date(2024, 3, 10)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"input__columns__position": "rnk"}, ["input.columns.position = 'rnk'", "query_id, item_id", "rnk"]),
+        (
+            {"input__columns__position": "rnk"},
+            ["input.columns.position = 'rnk'", "query_id, item_id", "rnk"],
+        ),
         ({"input__columns__relevance": "case when"}, ["input.columns.relevance"]),
-        ({"input__columns__relevance": "array(1)"}, ["a number from input.columns.relevance", "array<int>"]),
+        (
+            {"input__columns__relevance": "array(1)"},
+            ["a number from input.columns.relevance", "array<int>"],
+        ),
         ({"input__columns__query_id": "relevance"}, ["an id", "input.columns.query_id", "double"]),
         ({"input__columns__date": "position"}, ["a DATE", "input.columns.date", "int"]),
         ({"input__columns__unit_id": "map('a', 1)"}, ["input.columns.unit_id"]),
@@ -48,7 +54,9 @@ def test_an_absent_path_and_an_absent_table_are_named(spark, make_config, tmp_pa
 
 
 @pytest.mark.parametrize("sensitive", ["true", "false"])
-def test_names_that_differ_only_by_case_are_refused_by_name(spark, make_config, tmp_path, sensitive) -> None:
+def test_names_that_differ_only_by_case_are_refused_by_name(
+    spark, make_config, tmp_path, sensitive
+) -> None:
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         spark.sql("SELECT 1 AS position, 2 AS Position").write.orc(str(tmp_path / "log"))
@@ -62,7 +70,8 @@ def test_names_that_differ_only_by_case_are_refused_by_name(spark, make_config, 
 def test_whole_numbers_beyond_2_to_the_53_stay_distinct_ids(spark, make_config, tmp_path) -> None:
     path = str(tmp_path / "log")
     spark.sql(
-        "SELECT '2024-03-10' AS date, 'e' AS experiment, 'A' AS variant, 'q' AS query_id, 'u' AS unit_id,"
+        "SELECT '2024-03-10' AS date, 'e' AS experiment, 'A' AS variant, 'q' AS query_id,"
+        " 'u' AS unit_id,"
         " id AS item_id, n AS position, 0 AS relevance"
         " FROM VALUES (9007199254740992L, 1), (9007199254740993L, 2), (NULL, 3) AS t(id, n)"
     ).write.parquet(path)

@@ -74,7 +74,5 @@ def test_large_sums_lose_no_digit() -> None:
     # 10^9 units of one query each, half of them 1: the float formula would cancel.
     k = 10**9
     half = k // 2
-    result = estimate(
-        RatioMoments(k, half * NANO, k, half * NANO**2, half * NANO, k, scale=NANO)
-    )
+    result = estimate(RatioMoments(k, half * NANO, k, half * NANO**2, half * NANO, k, scale=NANO))
     assert result.std_error == pytest.approx(math.sqrt(0.25 / (k - 1)), rel=1e-12)
