@@ -2,14 +2,8 @@
 
     >>> import rankspark
     >>> result = rankspark.evaluate(impressions, ["mrr", "ndcg@10"])
-    >>> result.metrics.select("measure", "n_queries", "mean").show()
-    +-------+---------+----+
-    |measure|n_queries|mean|
-    +-------+---------+----+
-    |    mrr|        2|0.75|
-    |ndcg@10|        2|0.82|
-    +-------+---------+----+
-    <BLANKLINE>
+    >>> {row.measure: round(row.mean, 4) for row in result.metrics.collect()}
+    {'mrr': 0.75, 'ndcg@10': 0.8155}
 
 The names are looked up when they are first used: executors import this package too, and they have
 numpy, pandas, pyarrow and pyspark alone.

@@ -131,7 +131,7 @@ def _demo(options: argparse.Namespace) -> int:
     log, output = folder / "impressions", folder / "tables"
     print("This log is simulated: no real user or item is in it.")
     facts = demo.simulate(log)
-    config = demo.config(log, output)
+    config = demo.write_config(folder, log, output)
     dates = facts.days
     with _progress(len(dates)) as progress:
         progress(dates[0], "start Spark")
@@ -144,7 +144,7 @@ def _demo(options: argparse.Namespace) -> int:
         return max(result.exit_code for result in failed)
     shown = ("mrr", "ndcg@10")
     print(f"\nAll {len(dates)} days, {dates[0]} to {dates[-1]}; intervals are 95%, over users.")
-    _print_metrics(demo.over_all_days(spark, config, shown))
+    _print_metrics(demo.whole_week(spark, config, shown))
     _print_findings(results)
     print(
         f"\nTables (Parquet, by date and experiment): {output}"

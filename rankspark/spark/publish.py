@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rankspark.errors import ConfigError, PublishError
+from rankspark.spark import session
 from rankspark.tables import Table
 
 _MARKER = "_dataset.json"
@@ -244,13 +245,9 @@ def read_table(spark: SparkSession, path: str, table: str) -> DataFrame:
         table: the table's name.
     """
     root = Root.open(path)
-    key = "spark.sql.sources.partitionColumnTypeInference.enabled"
-    before = spark.conf.get(key)
-    spark.conf.set(key, "false")
-    try:
+    # Types of partition values are inferred, or not, when the files are looked up.
+    with session.options(spark):
         # A date may have columns that older dates have not.
         frame = spark.read.option("mergeSchema", "true").parquet(f"{root.path}/{table}")
-        frame.schema  # noqa: B018  resolves while inference is off
-    finally:
-        spark.conf.set(key, str(before))
+        frame.schema  # noqa: B018
     return frame

