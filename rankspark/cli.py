@@ -34,19 +34,19 @@ from rankspark.spark.session import get_session
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code (DESIGN section 7)."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
+    caught: BaseException
     try:
         return int(options.command(options))
     except RanksparkError as error:
-        line, code = str(error), error.exit_code
-    except KeyboardInterrupt:
-        line, code = "interrupted; the published tables are as they were", 130
+        caught, line, code = error, str(error), error.exit_code
+    except KeyboardInterrupt as error:
+        caught, line, code = error, "interrupted; the published tables are as they were", 130
     except Exception as error:  # noqa: BLE001  the last stop: one line for the scheduler
         text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        line, code = f"unexpected {type(error).__name__}: {text}; see --verbose", 1
+        caught, line, code = error, f"unexpected {type(error).__name__}: {text}; see --verbose", 1
     if options.verbose:
-        traceback.print_exc()
+        traceback.print_exception(caught)
     print(f"rankspark: error: {line}", file=sys.stderr)
     return code
 

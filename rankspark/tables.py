@@ -159,7 +159,7 @@ REJECTS = Table(
         *_AUDIT,
     ),
     partition_by=("date",),
-    key=("reason",),
+    key=("kind", "reason"),
 )
 
 RUNS = Table(

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from rankspark import tables
-from rankspark.config import Config
+from rankspark.config import Config, Definition
 from rankspark.errors import InputError, PublishError
 from rankspark.spark import check, lists
-from rankspark.spark.aggregate import GROUP
 from rankspark.spark.check import Finding
 from rankspark.spark.publish import Staging
 
@@ -45,70 +43,83 @@ class Account:
     findings: list[Finding]
 
 
-def population(queries: DataFrame, config: Config) -> Population:
+_COUNTS = ("n_items", "n_duplicates", "n_conflicts", "n_placeholders")
+
+
+def population(queries: DataFrame, config: Definition) -> Population:
     """Count the lists of `query_metrics` and their rows, once each.
 
     A list stands there under every ranker and in each of its experiments; as it then stands
     n_experiments times, the sums divide without a remainder.
     """
-    names = ("n_items", "n_duplicates", "n_conflicts", "n_placeholders")
     sums = (
         queries.where(F.col("ranker") == config.parsed_rankers[0].name)
         .groupBy("n_experiments")
-        .agg(F.count(F.lit(1)).alias("n_queries"), *(F.sum(name).alias(name) for name in names))
+        .agg(F.count(F.lit(1)).alias("n_queries"), *(F.sum(name).alias(name) for name in _COUNTS))
         .collect()
     )
-    totals = dict.fromkeys(("n_queries", *names), 0)
+    totals = dict.fromkeys(("n_queries", *_COUNTS), 0)
     for row in sums:
         for name in totals:
             totals[name] += row[name] // row["n_experiments"]
     return Population(**totals)
 
 
+def _by_query(queries: DataFrame, config: Definition) -> DataFrame:
+    """How often each query stands there, how often it should, and its rows; of the first ranker."""
+    return (
+        queries.where(F.col("ranker") == config.parsed_rankers[0].name)
+        .groupBy(*_query_key(config))
+        .agg(
+            F.count(F.lit(1)).alias("times"),
+            F.max("n_experiments").alias("expected"),
+            *(F.sum(name).alias(name) for name in _COUNTS),
+        )
+    )
+
+
+def _query_key(config: Definition) -> list[str]:
+    # With assignments one request may be in several experiments, but it is one list.
+    lone = config.input.columns.assignments is None
+    return ["experiment", "variant", "query_id"] if lone else ["query_id"]
+
+
 def settle_repeated(
     queries: DataFrame, staged: Staging, config: Config
-) -> tuple[DataFrame, list[Finding]]:
+) -> tuple[DataFrame, Population, list[Finding]]:
     """Leave no query twice: the same list logged again counts once, one that differs is rejected.
 
     A query stands twice where its rows disagree about its unit or a slice, or where a nested log
     holds it in two rows. That is rare, so the table is written again only then.
 
     Returns:
-        the table as it is now staged; what was found.
+        the table as it is now staged; its population; what was found.
     """
-    table = config.query_metrics
-    key = ["ranker", "query_id"]
-    if config.input.columns.assignments is None:
-        key = ["experiment", "variant", *key]
-
-    def repeated(frame: DataFrame) -> DataFrame:
-        times = frame.groupBy(*key).agg(
-            F.count(F.lit(1)).alias("times"), F.max("n_experiments").alias("expected")
-        )
-        return times.where("times != expected").select(*key)
-
-    if not repeated(queries).limit(1).collect():
-        return queries, []
-    before = population(queries, config)
-    unique = queries.dropDuplicates()
-    differing = repeated(unique)
-    rejected = population(queries.join(differing, key, "left_semi"), config)
-    examples = (
-        differing.select("query_id")
-        .distinct()
-        .orderBy("query_id")
-        .limit(check.MAX_EXAMPLES)
-        .collect()
+    once = [F.coalesce(F.sum(F.expr(f"{name} div expected")), F.lit(0)) for name in _COUNTS]
+    row = (
+        _by_query(queries, config)
+        .agg(F.count_if(F.expr("times != expected")), F.count(F.lit(1)), *once)
+        .collect()[0]
     )
-    settled = staged.rewrite(unique.join(differing, key, "left_anti"), table)
+    if not row[0]:
+        return queries, Population(*row[1:]), []
+    before = population(queries, config)
+    key = _query_key(config)
+    unique = queries.dropDuplicates()
+    differing = _by_query(unique, config).where("times != expected").select(*key)
+    rejected = population(queries.join(differing, key, "left_semi"), config)
+    example = F.to_json(F.struct("query_id"))
+    ids = differing.select("query_id").distinct().orderBy("query_id").limit(check.MAX_EXAMPLES)
+    examples = [found[0] for found in ids.select(example).collect()]
+    settled = staged.rewrite(unique.join(differing, key, "left_anti"), config.query_metrics)
+    kept = population(settled, config)
     findings = []
-    again = before.n_rows - population(settled, config).n_rows - rejected.n_rows
+    again = before.n_rows - kept.n_rows - rejected.n_rows
     if again:
         findings.append(Finding("query_logged_twice", "repaired", again))
     if rejected.n_rows:
-        ids = [f'{{"query_id":"{row[0]}"}}' for row in examples]
-        findings.append(Finding("query_contradicts_itself", "rejected", rejected.n_rows, ids))
-    return settled, findings
+        findings.append(Finding("query_contradicts_itself", "rejected", rejected.n_rows, examples))
+    return settled, kept, findings
 
 
 def account(
@@ -116,6 +127,7 @@ def account(
     rows: DataFrame,
     marked: DataFrame,
     queries: DataFrame,
+    kept: Population,
     repeated: list[Finding],
     config: Config,
     day: date,
@@ -130,7 +142,6 @@ def account(
         InputError: no row of that date, or none that can be scored.
         PublishError: the rows do not add up.
     """
-    kept = population(queries, config)
     findings = list(repeated)
     accounted = kept.n_rows + sum(finding.n_rows for finding in findings)
     # The engine drops an observation together with a plan that it finds to be empty.
@@ -188,48 +199,46 @@ def _examples(queries: DataFrame, reason: str, column: str) -> Finding:
     return Finding(reason, "repaired", 0, [row[0] for row in rows])
 
 
-def audit(
-    queries: DataFrame,
-    metrics: DataFrame,
-    rejects: DataFrame,
-    computed: list[dict[str, Any]],
-    accounted: Account,
-    config: Config,
-) -> None:
-    """Read the staged tables back and hold them against each other.
+def audit(queries: DataFrame, staged: Staging, accounted: Account, config: Config) -> None:
+    """Hold what was staged against each other, read back from the files.
+
+    The sums of `metrics` came by way of units and slices; here they are taken over the queries
+    directly. That queries are unique was seen when their rows were accounted for.
 
     Raises:
         PublishError: a key is null or not unique, a row is missing, or sums disagree.
     """
-    keys = [F.count_if(_any_null(["experiment", *config.query_metrics.key])).alias("nulls")]
+    nulls = F.count_if(_any_null(["experiment", *config.query_metrics.key])).alias("nulls")
     nano = [
         F.sum(F.round(F.col(m.column_name) * tables.NANO).cast("bigint")).alias(str(m))
         for m in config.measures
     ]
-    totals = {
-        (row["experiment"], row["variant"], row["ranker"]): row
-        for row in queries.groupBy("experiment", "variant", "ranker")
-        .agg(F.count(F.lit(1)).alias("n"), *keys, *nano)
+    groups = (
+        queries.groupBy("experiment", "variant", "ranker")
+        .agg(F.count(F.lit(1)).alias("n"), nulls, *nano)
         .collect()
-    }
-    written = metrics.select(*GROUP, "measure", "n_queries", "sum_nano").collect()
-    found = {tuple(row[:6]): (row["n_queries"], row["sum_nano"]) for row in written}
-    expected = {
-        (*(row[name] for name in GROUP), row["measure"]): (row["n_queries"], row["sum_nano"])
-        for row in computed
-    }
-    _same("rows of metrics as computed", len(written), len(found))
-    _same("metrics as computed", found == expected, True)
-    for (experiment, variant, ranker), row in totals.items():
-        _same("query_metrics rows with a null key", row["nulls"], 0)
+    )
+    written = staged.read_rows(tables.METRICS)
+    key = ("experiment", *tables.METRICS.key)
+    found = {tuple(row[name] for name in key): row for row in written}
+    _same("distinct keys of metrics", len(found), len(written))
+    for group in groups:
+        _same("rows of query_metrics with a null key", group["nulls"], 0)
         for measure in config.measures:
-            group = (experiment, variant, ranker, *tables.OVERALL, str(measure))
-            _same(f"metrics of {group}", found.get(group), (row["n"], row[str(measure)] or 0))
-    overall = sum(key[3:5] == tables.OVERALL for key in found)
-    _same("variants and rankers in metrics", overall, len(totals) * len(config.measures))
-    counted = rejects.agg(F.count(F.lit(1)), F.coalesce(F.sum("n_rows"), F.lit(0))).collect()[0]
-    findings = accounted.findings
-    _same("rejects", tuple(counted), (len(findings), sum(finding.n_rows for finding in findings)))
+            names = (*group[:3], *tables.OVERALL, str(measure))
+            row = found.get(names)
+            ours = row and (row["n_queries"], row["sum_nano"])
+            _same(f"metrics of {names}", ours, (group["n"], group[str(measure)] or 0))
+    overall = sum(row["slice_name"] == tables.OVERALL[0] for row in written)
+    _same("overall rows of metrics", overall, len(groups) * len(config.measures))
+    for row in written:
+        whole = found[(*(row[name] for name in key[:3]), *tables.OVERALL, row["measure"])]
+        _same("a slice within the whole", row["n_queries"] <= whole["n_queries"], True)
+    rejects = {
+        (row["kind"], row["reason"]): row["n_rows"] for row in staged.read_rows(tables.REJECTS)
+    }
+    counted = {(finding.kind, finding.reason): finding.n_rows for finding in accounted.findings}
+    _same("rejects", rejects, counted)
 
 
 def _any_null(columns: list[str]) -> Column:

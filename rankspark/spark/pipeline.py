@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -165,23 +164,25 @@ def _evaluate_date(
         queries = staged.write(_stamped(scored, stamp), queries_table)
 
         stage("check")
-        queries, repeated = audit.settle_repeated(queries, staged, config)
-        account = audit.account(observation, rows, marked, queries, repeated, config, result.date)
+        queries, kept, repeated = audit.settle_repeated(queries, staged, config)
+        account = audit.account(
+            observation, rows, marked, queries, kept, repeated, config, result.date
+        )
         result.counts, result.findings = account.counts, account.findings
 
         stage("aggregate")
         columns = [measure.column_name for measure in config.measures]
         summed = aggregate.moments(queries, columns, config.evaluate.slices).collect()
         result.metrics = aggregate.metrics_rows(summed, config)
-        metrics = staged.write(_frame(spark, result.metrics, tables.METRICS, stamp), tables.METRICS)
+        staged.write_rows([row | stamp for row in result.metrics], tables.METRICS)
         total = result.counts["n_rows_read"]
-        findings = [
-            asdict(finding) | {"share": finding.n_rows / total} for finding in account.findings
-        ]
-        rejects = staged.write(_frame(spark, findings, tables.REJECTS, stamp), tables.REJECTS)
+        staged.write_rows(
+            [asdict(f) | {"share": f.n_rows / total} | stamp for f in account.findings],
+            tables.REJECTS,
+        )
 
         stage("audit")
-        audit.audit(queries, metrics, rejects, result.metrics, account, config)
+        audit.audit(queries, staged, account, config)
 
         stage("publish")
         published = [queries_table, tables.METRICS, tables.REJECTS]
@@ -193,8 +194,8 @@ def _evaluate_date(
         root.claim(config.name)
         staged.publish(published)
         stage.end()
-        staged.write_file(_run_record(spark, config, result, started), tables.RUNS)
-        staged.append_file(tables.RUNS)
+        staged.write_rows([_run_record(spark, config, result, started)], tables.RUNS)
+        staged.append(tables.RUNS)
 
 
 def _silent(day: date, stage: str) -> None:
@@ -227,33 +228,11 @@ def _stamped(frame: DataFrame, stamp: Mapping[str, Any]) -> DataFrame:
     return frame.withColumns({name: F.lit(value) for name, value in stamp.items()})
 
 
-def _frame(
-    spark: SparkSession, rows: list[dict[str, Any]], table: tables.Table, stamp: Mapping[str, Any]
-) -> DataFrame:
-    """A small table of rows that stand on the driver."""
-    inner = [key for key in table.partition_by if key != "date"]
-    names = [*table.column_names, *inner]
-    types = [*(column.type for column in table.columns), *("STRING" for _ in inner)]
-    schema = ", ".join(f"`{name}` {type_}" for name, type_ in zip(names, types, strict=True))
-    return spark.createDataFrame(
-        [tuple({**row, **stamp}[name] for name in names) for row in rows], schema
-    )
-
-
-_ARROW_TYPES = {
-    "STRING": pa.string(),
-    "BIGINT": pa.int64(),
-    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
-    "ARRAY<STRING>": pa.list_(pa.string()),
-    "MAP<STRING, DOUBLE>": pa.map_(pa.string(), pa.float64()),
-}
-
-
 def _run_record(
     spark: SparkSession, config: Config, result: DateResult, started: datetime
-) -> pa.Table:
+) -> dict[str, Any]:
     """The row of `runs`; it exists only where the date was published."""
-    row = result.counts | {
+    return result.counts | {
         "dataset": config.name,
         "run_id": result.run_id,
         "status": "published",
@@ -267,8 +246,6 @@ def _run_record(
         "replaced": result.replaced,
         "seconds": list(result.seconds.items()),
     }
-    schema = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in tables.RUNS.columns])
-    return pa.Table.from_pylist([row], schema=schema)
 
 
 def _explained(frame: DataFrame) -> str:

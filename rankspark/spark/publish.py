@@ -11,13 +11,16 @@ replaced by renaming its folder, so a table's date is the old one or the new one
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -145,7 +148,7 @@ class Staging:
         if inner:
             selected = selected.hint("rebalance", *inner)
         path = f"{self.root.path}/{self._folder}/{name or table.name}"
-        writer = selected.sortWithinPartitions(*inner, *table.key).write.mode("errorifexists")
+        writer = selected.sortWithinPartitions(*inner, *table.key).write.mode("error")
         writer.partitionBy(*inner).parquet(f"{path}/date={self.day}")
         return self.read(frame.sparkSession, table, name)
 
@@ -170,13 +173,34 @@ class Staging:
         )
         return spark.read.schema(schema).parquet(path)
 
-    def write_file(self, data: pa.Table, table: Table) -> None:
-        """Write a small table of the date as one file, named for the run."""
-        folder = f"{self.root.base}/{self._folder}/{table.name}/date={self.day}"
-        self.root.fs.create_dir(folder, recursive=True)
-        pq.write_table(
-            data, f"{folder}/{self.run_id}.parquet", filesystem=self.root.fs, compression="zstd"
+    def write_rows(self, rows: list[dict[str, Any]], table: Table) -> None:
+        """Write a table of the date whose rows stand on the driver: one file a partition."""
+        schema = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in table.columns])
+        inner = [key for key in table.partition_by if key != "date"]
+        partitions: dict[str, list[dict[str, Any]]] = {} if inner else {"": rows}
+        for row in rows if inner else ():
+            name = "/".join(f"{key}={_escaped(row[key])}" for key in inner)
+            partitions.setdefault(name, []).append(row)
+        for name, members in partitions.items():
+            folder = f"{self._dated(table)}/{name}".rstrip("/")
+            self.root.fs.create_dir(folder, recursive=True)
+            file = f"{folder}/{self.run_id}.parquet"
+            data = pa.Table.from_pylist(members, schema)
+            pq.write_table(data, file, filesystem=self.root.fs, compression="zstd")
+
+    def read_rows(self, table: Table) -> list[dict[str, Any]]:
+        """Read back what :meth:`write_rows` wrote, with the partition keys, as readers would."""
+        keys = pa.schema([(key, pa.string()) for key in table.partition_by])
+        folder = f"{self.root.base}/{self._folder}/{table.name}"
+        partitioning = ds.partitioning(keys, flavor="hive")
+        data = ds.dataset(
+            folder, filesystem=self.root.fs, partitioning=partitioning, format="parquet"
         )
+        rows: list[dict[str, Any]] = data.to_table().to_pylist()
+        return rows
+
+    def _dated(self, table: Table) -> str:
+        return f"{self.root.base}/{self._folder}/{table.name}/date={self.day}"
 
     def publish(self, tables: list[Table]) -> None:
         """Replace the date in each table by what was staged.
@@ -189,7 +213,7 @@ class Staging:
         try:
             for table in tables:
                 live = f"{root.base}/{table.name}/date={self.day}"
-                staged = f"{root.base}/{self._folder}/{table.name}/date={self.day}"
+                staged = self._dated(table)
                 old = f"{root.base}/{self._folder}/replaced/{table.name}"
                 fs.create_dir(f"{root.base}/{table.name}", recursive=True)
                 if fs.get_file_info(live).type == pafs.FileType.Directory:
@@ -207,13 +231,28 @@ class Staging:
                 action="check permissions and space, then run the date again; nothing was changed",
             ) from error
 
-    def append_file(self, table: Table) -> None:
-        """Add the file of :meth:`write_file` to the date of a table that only grows."""
+    def append(self, table: Table) -> None:
+        """Add the file that was staged for the date of a table that only grows."""
         target = f"{self.root.base}/{table.name}/date={self.day}"
         self.root.fs.create_dir(target, recursive=True)
         name = f"{self.run_id}.parquet"
-        staged = f"{self.root.base}/{self._folder}/{table.name}/date={self.day}/{name}"
-        self.root.fs.move(staged, f"{target}/{name}")
+        self.root.fs.move(f"{self._dated(table)}/{name}", f"{target}/{name}")
+
+
+_ARROW_TYPES = {
+    "STRING": pa.string(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "DECIMAL(38,0)": pa.decimal128(38, 0),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "ARRAY<STRING>": pa.list_(pa.string()),
+    "MAP<STRING, DOUBLE>": pa.map_(pa.string(), pa.float64()),
+}
+
+
+def _escaped(value: str) -> str:
+    """A partition's value in a folder's name, as Hive and Spark write it (and all readers undo)."""
+    return re.sub(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""", lambda m: f"%{ord(m[0]):02X}", value)
 
 
 @contextmanager
@@ -225,12 +264,11 @@ def staging(root: Root, run_id: str, day: date) -> Iterator[Staging]:
         folder = f"{root.base}/{_STAGING}/{run_id}"
         if root.fs.get_file_info(folder).type == pafs.FileType.Directory:
             root.fs.delete_dir(folder)
-        parent = f"{root.base}/{_STAGING}"
-        selector = pafs.FileSelector(parent, allow_not_found=True)
-        if root.fs.get_file_info(
-            parent
-        ).type == pafs.FileType.Directory and not root.fs.get_file_info(selector):
-            root.fs.delete_dir(parent)
+        if isinstance(root.fs, pafs.LocalFileSystem):
+            # A failed first run leaves no trace; rmdir spares what another run has put there since.
+            for parent in (f"{root.base}/{_STAGING}", root.base):
+                with suppress(OSError):
+                    Path(parent).rmdir()
 
 
 def read_table(spark: SparkSession, path: str, table: str) -> DataFrame:
