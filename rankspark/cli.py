@@ -22,11 +22,13 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 import rankspark
 from rankspark import config as configuration
-from rankspark import demo
+from rankspark import demo, tables
 from rankspark.errors import RanksparkError
+from rankspark.measures import MEASURES
 from rankspark.spark import pipeline
 from rankspark.spark.pipeline import DateResult
 from rankspark.spark.session import get_session
@@ -61,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         "evaluate", help="evaluate dates of a log and publish their tables"
     )
     add_evaluate_arguments(evaluate)
+    listed = commands.add_parser("measures", help="list the measures and their parameters")
+    listed.set_defaults(command=_measures, verbose=False)
     shown = commands.add_parser("demo", help="evaluate a simulated log and show what comes out")
     shown.add_argument("--directory", type=Path, help="where it goes; default: a new folder")
     shown.add_argument("--verbose", action="store_true", help="show the trace of an error")
@@ -109,6 +113,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         )
     for result in results:
         _report(result)
+        if config.input.format == "trec":
+            _print_like_trec_eval(result)
     return max(result.exit_code for result in results)
 
 
@@ -124,6 +130,37 @@ def _report(result: DateResult) -> None:
     )
     for finding in result.findings:
         print(f"  {finding.kind}: {finding.reason} {finding.n_rows:,}")
+
+
+def _print_like_trec_eval(result: DateResult) -> None:
+    """Measure, `all` and value in trec_eval's columns, run by run."""
+    overall = [row for row in result.metrics if row["slice_name"] == tables.OVERALL[0]]
+    for variant in sorted({row["variant"] for row in overall}):
+        rows = [row for row in overall if row["variant"] == variant]
+        print(f"{'runid':<22}\tall\t{variant}")
+        print(f"{'num_q':<22}\tall\t{rows[0]['n_queries']}")
+        for row in rows:
+            mean = "null" if row["mean"] is None else f"{row['mean']:.4f}"
+            print(f"{row['measure']:<22}\tall\t{mean}")
+
+
+def _measures(_: argparse.Namespace) -> int:
+    table = Table(box=None, pad_edge=False)
+    for name in ("measure", "range", "parameters", "definition"):
+        table.add_column(name)
+    suffix = {"required": "@k", "optional": "[@k]", "forbidden": ""}
+    for name, spec in MEASURES.items():
+        params = ", ".join(f"{key}={param.default}" for key, param in spec.params.items())
+        # Square brackets would be markup.
+        row = (name + suffix[spec.cutoff], spec.range, params, spec.definition)
+        table.add_row(*(Text(cell) for cell in row))
+    _console().print(table)
+    return 0
+
+
+def _console() -> Console:
+    # Where there is no terminal nothing is cut off.
+    return Console(width=None if sys.stdout.isatty() else 160)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -166,7 +203,7 @@ def _print_metrics(rows: list[demo.Row]) -> None:
             f"{row.ci_low:.4f} to {row.ci_high:.4f}",
             f"{row.n_queries:,}", f"{row.n_no_relevant:,}", f"{row.n_units:,}",
         )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    _console().print(table)
 
 
 def _print_findings(results: list[DateResult]) -> None:

@@ -13,6 +13,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ from pydantic import (
 
 from rankspark import tables
 from rankspark.errors import ConfigError
-from rankspark.measures import Measure, Options
+from rankspark.measures import PROFILES, Measure, Options
 
 #: Raised whenever the same input and configuration would give other numbers than before.
 SEMANTICS_VERSION = 1
@@ -69,10 +70,10 @@ class Columns(_Model):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    date: Sql
+    date: Sql | None = None
     query_id: Sql
     item_id: Sql
-    relevance: Sql
+    relevance: Sql | None = None
     experiment: Sql | None = None
     variant: Sql | None = None
     assignments: Sql | None = None
@@ -99,6 +100,20 @@ class Columns(_Model):
         return self
 
 
+Format = Literal["parquet", "orc", "csv", "json", "trec"]
+
+#: What a TREC run file has: `topic iteration item rank score tag`. The order is that of the scores;
+#: trec_eval does not look at the ranks, and neither do we.
+_TREC_COLUMNS = {
+    "query_id": "query_id",
+    "item_id": "item_id",
+    "experiment": "'trec'",
+    "variant": "tag",
+}
+_TREC_RANKERS = {"run": "score desc"}
+_TREC_JUDGMENTS = {"query_id": "query_id", "item_id": "item_id", "relevance": "grade"}
+
+
 class Items(_Model):
     """The nested shape: an array of structs a row."""
 
@@ -110,7 +125,7 @@ class Input(_Model):
 
     path: str | tuple[str, ...] | None = None
     table: str | None = None
-    format: Literal["parquet", "orc", "csv", "json"] = "parquet"
+    format: Format = "parquet"
     options: dict[str, str] = {}
     schema_: str | None = Field(default=None, alias="schema")
     where: Sql | None = None
@@ -129,15 +144,103 @@ class Input(_Model):
         return value
 
 
-class Evaluate(_Model):
-    """What is measured (DESIGN section 4)."""
+class JudgmentColumns(_Model):
+    """Columns of the judgments, as Spark SQL over their source; one of query_id and query_key."""
 
+    query_id: Sql | None = None
+    query_key: Sql | None = None
+    item_id: Sql
+    relevance: Sql
+    order: Sql | None = None
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if (self.query_id is None) == (self.query_key is None):
+            raise ValueError("needs exactly one of query_id and query_key")
+        return self
+
+
+class Judgments(_Model):
+    """Relevance known beyond what was shown: a table, files, or TREC qrels.
+
+    It takes the place of `input.columns.relevance`. The ideal, recall and MAP count all judged
+    items. `unshown` says what a judged query that was never shown counts: "zero", or "leave_out".
+    The default is "zero" where judgments are of requests (query_id); a query_key that nobody asked
+    for has no request that could count, and trec_eval leaves topics out too.
+    """
+
+    path: str | tuple[str, ...] | None = None
+    table: str | None = None
+    format: Format = "parquet"
+    options: dict[str, str] = {}
+    schema_: str | None = Field(default=None, alias="schema")
+    where: Sql | None = None
+    columns: JudgmentColumns
+    unshown: Literal["zero", "leave_out"] | None = None
+
+    @property
+    def key(self) -> str:
+        """The column of the lists that judgments are joined on."""
+        return "query_key" if self.columns.query_id is None else "query_id"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.path is None) == (self.table is None):
+            raise ValueError("needs exactly one of path and table")
+        if self.unshown == "zero" and self.key == "query_key":
+            raise ValueError("unshown = 'zero' needs judgments by query_id: no request was made")
+        return self
+
+
+Slice = Annotated[str, AfterValidator(lambda text: "*".join(map(_identifier, text.split("*"))))]
+
+
+class Evaluate(_Model):
+    """What is measured (DESIGN section 4).
+
+    A `profile` sets the conventions of another tool wherever nothing else is said here.
+    """
+
+    profile: Literal["trec", "sklearn", "mllib", "ranx"] | None = None
     measures: tuple[str, ...] = ("mrr", "ndcg@10")
-    slices: tuple[Identifier, ...] = ()
+    slices: tuple[Slice, ...] = ()
     no_relevant: Literal["zero", "skip"] = "zero"
     relevant_from: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    negative: Literal["reject", "zero"] = "reject"
+    negative: Literal["reject", "zero", "unjudged"] | None = None
     rank: Literal["position", "order"] = "position"
+    ties: Literal["item_id", "item_id_desc", "average", "error"] | None = None
+    ideal: Literal["judged", "shown"] | None = None
+
+    @property
+    def negative_grades(self) -> str:
+        """What becomes of them: trec_eval takes them for no judgment."""
+        return self.negative or ("unjudged" if self.profile == "trec" else "reject")
+
+    @property
+    def tied_scores(self) -> str:
+        """How they are ordered."""
+        return self.ties or {"trec": "item_id_desc", "sklearn": "average"}.get(
+            str(self.profile), "item_id"
+        )
+
+    @property
+    def slice_columns(self) -> tuple[str, ...]:
+        """The columns that the slices are made of."""
+        return tuple(dict.fromkeys(name for text in self.slices for name in text.split("*")))
+
+    @property
+    def options(self) -> Options:
+        """What the kernels need to know."""
+        base = Options() if self.profile is None else PROFILES[self.profile]
+        changes: dict[str, Any] = {
+            "relevant_from": self.relevant_from,
+            "no_relevant": self.no_relevant,
+        }
+        if self.ties is not None or self.profile is None:
+            changes["ties"] = "average" if self.ties == "average" else "order"
+        if self.ideal is not None:
+            changes["ideal"] = self.ideal
+        return replace(base, **changes)
 
     @field_validator("measures", mode="after")
     @classmethod
@@ -150,7 +253,7 @@ class Evaluate(_Model):
     @classmethod
     def _unreserved(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         taken = {*tables.query_metrics((), ()).column_names, *tables.PARTITION_COMMENTS}
-        for name in value:
+        for name in (part for text in value for part in text.split("*")):
             if name in taken or name == tables.OVERALL[0]:
                 raise ValueError(f"slice {name!r} is the name of a table's own column; rename it")
         return tuple(dict.fromkeys(value))
@@ -197,13 +300,52 @@ class Definition(_Model):
     input: Input
     evaluate: Evaluate = Evaluate()
     rankers: dict[Identifier, Sql] = {"logged": "position"}
+    judgments: Judgments | None = None
     limits: Limits = Limits()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _trec_files(cls, content: Any) -> Any:
+        """Say for TREC files what everybody would."""
+        if not isinstance(content, Mapping):
+            return content
+        content = dict(content)
+        for key, columns in (("input", _TREC_COLUMNS), ("judgments", _TREC_JUDGMENTS)):
+            section = content.get(key)
+            if isinstance(section, Mapping) and section.get("format") == "trec":
+                content[key] = {**section, "columns": columns | dict(section.get("columns", {}))}
+                if key == "input":
+                    content.setdefault("rankers", _TREC_RANKERS)
+        return content
+
+    @model_validator(mode="before")
+    @classmethod
+    def _joined_on(cls, content: Any) -> Any:
+        """`on` names the columns of judgments that are called as ours are."""
+        if not isinstance(content, Mapping) or not isinstance(content.get("judgments"), Mapping):
+            return content
+        section = dict(content["judgments"])
+        names = section.pop("on", None)
+        if isinstance(names, list | tuple):
+            same = {str(name): str(name) for name in (*names, "relevance")}
+            section["columns"] = same | dict(section.get("columns", {}))
+        return {**content, "judgments": section}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        unknown = set(self.input.columns.extra) - set(self.evaluate.slices)
+        columns = self.input.columns
+        if columns.date is None and self.input.format != "trec":
+            raise ValueError("input.columns.date is missing")
+        if (columns.relevance is None) == (self.judgments is None):
+            raise ValueError("needs exactly one of input.columns.relevance and [judgments]")
+        if self.judgments and self.judgments.key == "query_key" and columns.query_key is None:
+            raise ValueError("judgments are by query_key, and input.columns.query_key is missing")
+        for measure in self.measures:
+            if self.evaluate.options.ties == "average" and measure.spec.ties == "fixed":
+                raise ValueError(f"evaluate.measures: {measure} cannot average over ties")
+        unknown = set(columns.extra) - set(self.evaluate.slice_columns)
         if unknown:
-            known = [*Columns.model_fields, *self.evaluate.slices]
+            known = [*Columns.model_fields, *self.evaluate.slice_columns]
             raise ValueError(
                 f"unknown key input.columns: {_hint(min(unknown), known)} "
                 "(a slice column must be listed in evaluate.slices)"
@@ -211,7 +353,7 @@ class Definition(_Model):
         if not self.rankers:
             raise ValueError("rankers is empty; leave it out for logged = 'position'")
         nested = self.input.items is not None
-        if self.uses_position and self.input.columns.position is None and not nested:
+        if self.uses_position and columns.position is None and not nested:
             raise ValueError("input.columns.position is missing, and a ranker sorts by position")
         return self
 
@@ -219,6 +361,14 @@ class Definition(_Model):
     def parsed_rankers(self) -> tuple[Ranker, ...]:
         """The rankers in the order of the file."""
         return tuple(Ranker.parse(name, text) for name, text in self.rankers.items())
+
+    @property
+    def counts_unshown(self) -> bool:
+        """Whether a judged query that was never shown counts 0."""
+        if self.judgments is None or self.judgments.key == "query_key":
+            return False
+        default = "leave_out" if self.evaluate.profile == "trec" else "zero"
+        return (self.judgments.unshown or default) == "zero"
 
     @property
     def uses_position(self) -> bool:
@@ -231,17 +381,10 @@ class Definition(_Model):
         return tuple(Measure.parse(text) for text in self.evaluate.measures)
 
     @property
-    def options(self) -> Options:
-        """What the kernels need of section 4."""
-        return Options(
-            relevant_from=self.evaluate.relevant_from, no_relevant=self.evaluate.no_relevant
-        )
-
-    @property
     def query_metrics(self) -> tables.Table:
         """The table of queries that this configuration gives."""
         return tables.query_metrics(
-            self.evaluate.slices, [measure.column_name for measure in self.measures]
+            self.evaluate.slice_columns, [measure.column_name for measure in self.measures]
         )
 
     def definition_id(self, measure: Measure) -> str:
@@ -250,8 +393,14 @@ class Definition(_Model):
         Two rows of `metrics` may be compared only where these are equal. Rankers and variants are
         what is compared, so they are no part of it.
         """
-        semantics = self.evaluate.model_dump(mode="json", exclude={"measures", "slices"})
-        columns = self.input.columns
+        evaluate, columns = self.evaluate, self.input.columns
+        semantics = [
+            asdict(evaluate.options),
+            evaluate.negative_grades,
+            evaluate.tied_scores,
+            evaluate.rank,
+            self.judgments and self.judgments.model_dump(mode="json", by_alias=True),
+        ]
         return _digest(
             json.dumps(
                 [

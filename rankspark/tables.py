@@ -88,6 +88,7 @@ _QUERY_COUNTS = (
     Column("n_conflicts", "INT", "rows merged into another row of the same item"),
     Column("n_placeholders", "INT", "rows that only say that the query returned nothing"),
     Column("n_experiments", "INT", "experiments that this one list counts in"),
+    Column("n_unscored", "INT", "items that the ranker gave no score, which come last"),
 )
 
 
@@ -152,7 +153,9 @@ REJECTS = Table(
     columns=(
         _DATASET,
         Column("reason", "STRING", "what was found"),
-        Column("kind", "STRING", "rejected: not scored; repaired: scored after a repair"),
+        Column(
+            "kind", "STRING", "rejected: not scored; repaired: scored all the same; flagged: look"
+        ),
         Column("n_rows", "BIGINT", "input rows concerned"),
         Column("share", "DOUBLE", "n_rows over all input rows of the date"),
         Column("examples", "ARRAY<STRING>", "at most 100 of them, as JSON"),

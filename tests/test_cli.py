@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from rankspark import cli
+from rankspark.spark import session
+from tests.tables import read
 
 CONFIG = """
 name = "cli"
@@ -117,3 +123,31 @@ def test_an_unexpected_error_is_one_line_too_and_a_trace_on_request(
     )
     assert run(files, "--date", "2024-03-10", "--verbose") == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_job_runs_under_spark_submit_from_another_folder(files, tmp_path: Path) -> None:
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    job = Path(__file__).resolve().parents[1] / "jobs" / "evaluate.py"
+    away = tmp_path / "away"
+    away.mkdir()
+    arguments = [
+        "--config",
+        files["config"],
+        "--date",
+        "2024-03-10",
+        "--result-file",
+        files["result"],
+    ]
+    with session._environment(session._java_environment()):
+        done = subprocess.run(
+            [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", job, *arguments],
+            cwd=away,
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "2024-03-10 published: 2 rows read" in done.stdout
+    assert json.loads(Path(files["result"]).read_text())[0]["status"] == "published"
+    assert set(read(Path(files["out"]), "metrics").date) == {"2024-03-10"}

@@ -213,7 +213,8 @@ class Measure:
     @property
     def column_name(self) -> str:
         """The name of its column, of a-z, 0-9 and _; no two measures share one."""
-        parts = [self.name]
+        # query_metrics counts n_relevant whatever is measured.
+        parts = ["relevant_items" if self.name == "n_relevant" else self.name]
         if self.cutoff is not None:
             parts.append(f"at_{self.cutoff}")
         for key, value in self.params:

@@ -126,18 +126,22 @@ def by_position(shown: ShownItems, *, gaps: bool = True) -> RankedLists:
     return RankedLists(shown.offsets, ranked, relevance, tied=tied)
 
 
-def by_score(shown: ShownItems, ranker: str, *, descending: bool) -> RankedLists:
+def by_score(
+    shown: ShownItems, ranker: str, *, descending: bool, item_descending: bool = False
+) -> RankedLists:
     """Lists in the order of a score, missing scores last, ranks 1, 2, 3 ...
 
     Args:
         shown: lists without duplicates, with the ranker's scores.
         ranker: whose scores.
         descending: whether the largest score comes first.
+        item_descending: whether of equal scores the largest item_id comes first, as in trec_eval.
     """
     lists = shown.list_index
     score = shown.scores[ranker] + 0.0  # -0.0 and 0.0 are one score
     key = -score if descending else score
-    order = np.lexsort((shown.item_order()[shown.item], key, lists))
+    item = shown.item_order()[shown.item]
+    order = np.lexsort((-item if item_descending else item, key, lists))
     key = key[order]
     same = (key[1:] == key[:-1]) | (np.isnan(key[1:]) & np.isnan(key[:-1]))
     tied = np.zeros(len(key), dtype=np.bool_)
@@ -145,6 +149,31 @@ def by_score(shown: ShownItems, ranker: str, *, descending: bool) -> RankedLists
     return RankedLists(
         shown.offsets, _counting(shown.offsets, lists), shown.relevance[order], tied=tied
     )
+
+
+def look_up(
+    offsets: Ints, item: Ints, pool_offsets: Ints, pool_item: Ints, pool_value: Floats
+) -> Floats:
+    """float64[m]: the value that each item of a list has in the list's pool, NaN where it is not.
+
+    Args:
+        offsets: int64[n + 1], the lists.
+        item: int64[m], their items' codes.
+        pool_offsets: int64[n + 1], the pools.
+        pool_item: int64[p], the codes in them, each once in a pool.
+        pool_value: float64[p].
+    """
+    n_codes = max(int(item.max(initial=0)), int(pool_item.max(initial=0))) + 1
+    number = np.arange(len(offsets) - 1)
+    wanted = np.repeat(number, np.diff(offsets)) * n_codes + item
+    pooled = np.repeat(number, np.diff(pool_offsets)) * n_codes + pool_item
+    order = np.argsort(pooled)
+    at = np.searchsorted(pooled, wanted, sorter=order)
+    found = np.full(len(wanted), np.nan)
+    inside = at < len(pooled)
+    place = order[at[inside]]
+    found[inside] = np.where(pooled[place] == wanted[inside], pool_value[place], np.nan)
+    return found
 
 
 def _sorted(key: Ints, shown: ShownItems) -> tuple[Ints, Ints]:

@@ -27,7 +27,7 @@ def moments(queries: DataFrame, measure_columns: Sequence[str], slices: Sequence
     Args:
         queries: rows of `query_metrics`.
         measure_columns: the measures' columns.
-        slices: the slice columns.
+        slices: slice columns, and combinations of them such as `country*device`.
 
     Returns:
         A row a group: :data:`GROUP`, n_queries, n_no_relevant and, for measure number i, n_i,
@@ -39,7 +39,9 @@ def moments(queries: DataFrame, measure_columns: Sequence[str], slices: Sequence
     sliced = [
         F.struct(
             F.lit(name).alias("name"),
-            F.coalesce(F.col(name), F.lit(tables.NULL_SLICE)).alias("value"),
+            F.concat_ws(
+                "*", *(F.coalesce(c, F.lit(tables.NULL_SLICE)) for c in name.split("*"))
+            ).alias("value"),
         )
         for name in slices
     ]

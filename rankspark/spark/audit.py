@@ -16,6 +16,7 @@ from rankspark.config import Config, Definition
 from rankspark.errors import InputError, PublishError
 from rankspark.spark import check, lists
 from rankspark.spark.check import Finding
+from rankspark.spark.judge import Judged
 from rankspark.spark.publish import Staging
 
 
@@ -129,6 +130,7 @@ def account(
     queries: DataFrame,
     kept: Population,
     repeated: list[Finding],
+    judged: Judged | None,
     config: Config,
     day: date,
 ) -> Account:
@@ -147,7 +149,7 @@ def account(
     # The engine drops an observation together with a plan that it finds to be empty.
     observed = observation.get if kept.n_queries else {}
     clean = observed.get("n_rejected") == 0 and observed.get("n_rows") == accounted
-    if clean and config.evaluate.negative == "reject":
+    if clean and not check.repairs_grades(config):
         total = accounted
     else:
         total, rejected = check.census(rows, config)
@@ -160,9 +162,9 @@ def account(
             action="check that the day's log has arrived, input.where and input.columns.date",
         )
     if accounted != total:
-        long = lists.too_long(marked, config)
-        accounted += long.n_rows
-        findings += [long] if long.n_rows else []
+        left_out = lists.left_out(marked, config, judged)
+        accounted += sum(finding.n_rows for finding in left_out)
+        findings += left_out
     if accounted != total:
         raise PublishError(
             expected=f"every one of {total} rows of {day} to be scored, rejected or a duplicate",
@@ -189,6 +191,11 @@ def account(
         n_rows = getattr(kept, column)
         if n_rows:
             findings.append(replace(_examples(queries, reason, column), n_rows=n_rows))
+    unscored = queries.groupBy("ranker").agg(F.sum("n_unscored").alias("n")).where("n > 0")
+    if any(not ranker.by_position for ranker in config.parsed_rankers):
+        findings += [Finding(f"no_score_of_{name}", "flagged", n) for name, n in unscored.collect()]
+    if judged is not None:
+        findings += judged.findings()
     return Account(counts, sorted(findings, key=lambda finding: (finding.kind, finding.reason)))
 
 

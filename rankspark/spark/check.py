@@ -43,14 +43,15 @@ class Finding:
 def row_reason(config: Definition) -> str:
     """SQL: why the keys of a row are unusable, or null."""
     if config.input.columns.assignments is None:
-        keys = [(_unstorable("experiment"), "bad_experiment"), (_blank("variant"), "bad_variant")]
+        keys = [(_unstorable("experiment"), "bad_experiment"), (blank("variant"), "bad_variant")]
     else:
-        pair = f"{_unstorable('pair.key')} or {_blank('pair.value')}"
+        pair = f"{_unstorable('pair.key')} or {blank('pair.value')}"
         keys = [
             ("assignments is null or size(assignments) = 0", "no_assignment"),
             (f"exists(assignments, pair -> {pair})", "bad_assignment"),
         ]
-    return _first_of([*keys, (_blank("query_id"), "bad_query_id")])
+    lines = [("malformed is not null", "malformed_line")] * (config.input.format == "trec")
+    return _first_of([*lines, *keys, (blank("query_id"), "bad_query_id")])
 
 
 def item_reason(config: Definition, prefix: str = "") -> str:
@@ -61,7 +62,7 @@ def item_reason(config: Definition, prefix: str = "") -> str:
         prefix: what stands before the item's columns, such as `item.` inside a lambda.
     """
     position, relevance = f"{prefix}position", f"{prefix}relevance"
-    conditions = [(_blank(f"{prefix}item_id"), "bad_item_id")]
+    conditions = [(blank(f"{prefix}item_id"), "bad_item_id")]
     if config.uses_position:
         base = config.input.position_base
         conditions += [
@@ -70,13 +71,23 @@ def item_reason(config: Definition, prefix: str = "") -> str:
             (f"{position} < {base}", "position_below_base"),
             (f"{position} > {_MAX_POSITION}", "position_too_large"),
         ]
-    conditions += [
-        (f"isnan({relevance})", "relevance_not_a_number"),
-        (f"abs({relevance}) = double('Infinity')", "relevance_infinite"),
-    ]
-    if config.evaluate.negative == "reject":
-        conditions.append((f"{relevance} < 0", "relevance_negative"))
+    if config.judgments is None:
+        conditions += [
+            (f"isnan({relevance})", "relevance_not_a_number"),
+            (f"abs({relevance}) = double('Infinity')", "relevance_infinite"),
+        ]
+        if config.evaluate.negative_grades == "reject":
+            conditions.append((f"{relevance} < 0", "relevance_negative"))
     return _first_of(conditions)
+
+
+def grade(config: Definition, relevance: str) -> str:
+    """SQL: the grade that is scored, where negative ones are not rejected."""
+    repair = {
+        "zero": f"greatest({relevance}, 0D)",
+        "unjudged": f"if({relevance} < 0, null, {relevance})",
+    }
+    return repair.get(config.evaluate.negative_grades, relevance)
 
 
 def _lone_item_reason(config: Definition) -> str:
@@ -85,16 +96,16 @@ def _lone_item_reason(config: Definition) -> str:
         return item_reason(config)
     # A flat row without an item only says that its query returned nothing.
     position = " and position is null" if config.uses_position else ""
-    placeholder = f"item_id is null{position} and coalesce(relevance, 0) = 0"
+    relevance = " and coalesce(relevance, 0) = 0" if config.judgments is None else ""
+    placeholder = f"item_id is null{position}{relevance}"
     return f"case when not ({placeholder}) then {item_reason(config)} end"
 
 
 def item_struct(config: Definition, prefix: str = "") -> str:
     """SQL: the item as the scorer takes it: item_id, position from 1, relevance, scores."""
-    relevance = f"{prefix}relevance"
-    if config.evaluate.negative == "zero":
-        relevance = f"greatest({relevance}, 0D)"
-    members = [f"{prefix}item_id as item_id", f"{relevance} as relevance"]
+    members = [f"{prefix}item_id as item_id"]
+    if config.judgments is None:
+        members.append(f"{grade(config, f'{prefix}relevance')} as relevance")
     if config.uses_position:
         # The check has bounded it, so that the cast is exact under ANSI too.
         members.append(
@@ -114,6 +125,11 @@ def mark(rows: DataFrame, config: Definition) -> DataFrame:
         return rows
     reason = f"coalesce({row_reason(config)}, {_lone_item_reason(config)})"
     return rows.withColumn("reason", F.expr(reason))
+
+
+def repairs_grades(config: Definition) -> bool:
+    """Whether negative grades of impressions are repaired, so that they have to be counted."""
+    return config.judgments is None and config.evaluate.negative_grades != "reject"
 
 
 def row_counts(config: Definition) -> list[Column]:
@@ -144,7 +160,7 @@ def census(rows: DataFrame, config: Definition) -> tuple[int, list[Finding]]:
     reason = f"coalesce({row_reason(config)}, {_lone_item_reason(config)})"
     marked = rows.withColumn("reason", F.expr(reason))
     repaired = F.lit(None).cast("string")
-    if config.evaluate.negative == "zero":
+    if repairs_grades(config):
         repaired = F.expr("case when relevance < 0 then 'relevance_negative' end")
     found = (
         marked.withColumn(
@@ -173,13 +189,14 @@ def _example(rows: DataFrame, wanted: Column) -> Column:
     return F.when(wanted, text)
 
 
-def _blank(column: str) -> str:
+def blank(column: str) -> str:
+    """SQL: whether a text column is null or has no character but spaces."""
     return f"{column} is null or trim({column}) = ''"
 
 
 def _unstorable(column: str) -> str:
     too_long = f"octet_length({column}) > {_MAX_EXPERIMENT_BYTES}"
-    return f"{_blank(column)} or {column} = '{_HIVE_NULL}' or {too_long}"
+    return f"{blank(column)} or {column} = '{_HIVE_NULL}' or {too_long}"
 
 
 def _first_of(conditions: list[tuple[str, str]]) -> str:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from rankspark.config import Definition
 from rankspark.spark import check
+from rankspark.spark.judge import Judged
 
 
 def query_columns(config: Definition) -> list[str]:
@@ -22,7 +23,7 @@ def query_columns(config: Definition) -> list[str]:
 
 def attribute_columns(config: Definition) -> list[str]:
     """What is known of a query beyond its name; the same in all its rows."""
-    return ["unit_id", "query_key", *config.evaluate.slices]
+    return ["unit_id", "query_key", *config.evaluate.slice_columns]
 
 
 def lists(rows: DataFrame, config: Definition) -> DataFrame:
@@ -58,27 +59,49 @@ def lists(rows: DataFrame, config: Definition) -> DataFrame:
     )
 
 
-def short_enough(grouped: DataFrame, config: Definition) -> DataFrame:
-    """The lists within `limits.max_list_length`."""
-    return grouped.where(F.size("items") <= config.limits.max_list_length)
+def items_type(config: Definition) -> str:
+    """The SQL type of `items`."""
+    members = ["item_id: string"]
+    if config.judgments is None:
+        members.append("relevance: double")
+    if config.uses_position:
+        members.append("position: int")
+    scores = [r for r in config.parsed_rankers if not r.by_position]
+    members += [f"score_{ranker.name}: double" for ranker in scores]
+    return f"array<struct<{', '.join(members)}>>"
 
 
-def too_long(rows: DataFrame, config: Definition) -> check.Finding:
-    """Count the rows of the lists beyond `limits.max_list_length`, without building the lists."""
+def scorable(grouped: DataFrame, config: Definition, judged: Judged | None) -> DataFrame:
+    """The lists within `limits.max_list_length` and, with judgments, with theirs as `judged`."""
+    short = grouped.where(F.size("items") <= config.limits.max_list_length)
+    return short if judged is None else short.join(judged.pools, judged.key)
+
+
+def left_out(rows: DataFrame, config: Definition, judged: Judged | None) -> list[check.Finding]:
+    """Count the rows of the lists that :func:`scorable` leaves out, without building the lists."""
     names = [*query_columns(config), *attribute_columns(config)]
     if config.input.items is None:
-        counted = rows.where("reason is null and item_id is not null").groupBy(*names).count()
+        counted = (
+            rows.where("reason is null")
+            .groupBy(*names)
+            .agg(F.count("item_id").alias("n_items"), F.count(F.lit(1)).alias("n_rows"))
+        )
     else:
-        counted = lists(rows, config).select(*names, F.size("items").alias("count"))
-    long = counted.where(F.col("count") > config.limits.max_list_length)
-    total = long.agg(F.coalesce(F.sum("count"), F.lit(0))).first()
-    example = F.to_json(F.struct("query_id", F.col("count").alias("n_items")))
-    examples = (
-        long.orderBy(F.desc("count"), "query_id")
-        .limit(check.MAX_EXAMPLES)
-        .select(example)
-        .collect()
-    )
-    return check.Finding(
-        "list_too_long", "rejected", total[0] if total else 0, [row[0] for row in examples]
-    )
+        size = F.size("items")
+        counted = lists(rows, config).select(*names, size.alias("n_items"), size.alias("n_rows"))
+    reason = f"case when n_items > {config.limits.max_list_length} then 'list_too_long'"
+    if judged is None:
+        counted = counted.withColumn("reason", F.expr(f"{reason} end"))
+    else:
+        known = judged.pools.select(judged.key, F.lit(1).alias("known"))
+        counted = counted.join(known, judged.key, "left").withColumn(
+            "reason", F.expr(f"{reason} when known is null then 'query_not_judged' end")
+        )
+    lost = counted.where("reason is not null")
+    findings = []
+    for reason, n_rows in lost.groupBy("reason").agg(F.sum("n_rows")).orderBy("reason").collect():
+        example = F.to_json(F.struct("query_id", "n_items"))
+        longest = lost.where(F.col("reason") == reason).orderBy(F.desc("n_items"), "query_id")
+        examples = longest.limit(check.MAX_EXAMPLES).select(example).collect()
+        findings.append(check.Finding(reason, "rejected", n_rows, [row[0] for row in examples]))
+    return findings

@@ -24,7 +24,17 @@ import rankspark
 from rankspark import errors, tables
 from rankspark.config import Config, Definition
 from rankspark.errors import InputError, RanksparkError
-from rankspark.spark import aggregate, audit, check, lists, publish, read, score, session
+from rankspark.spark import (
+    aggregate,
+    audit,
+    check,
+    judge,
+    lists,
+    publish,
+    read,
+    score,
+    session,
+)
 from rankspark.spark.check import Finding
 
 Progress = Callable[[date, str], None]
@@ -112,7 +122,7 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
     with session.options(spark, timezone=config.input.timezone), _engine_errors():
         for day in dates:
             rows = read.read(spark, config, day)
-            scored = per_query(check.mark(rows, config), config)
+            scored = per_query(check.mark(rows, config), config, judge.judgments(spark, config))
             replaces = [
                 f"{table.name}/{partition}"
                 for table in (config.query_metrics, tables.METRICS, tables.REJECTS)
@@ -122,9 +132,11 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
     return plans
 
 
-def per_query(marked: DataFrame, config: Definition) -> DataFrame:
+def per_query(
+    marked: DataFrame, config: Definition, judged: judge.Judged | None = None
+) -> DataFrame:
     """Checked canonical rows -> one row a query, ranker and, with assignments, experiment."""
-    grouped = lists.short_enough(lists.lists(marked, config), config)
+    grouped = lists.scorable(lists.lists(marked, config), config, judged)
     scored = score.score(grouped, config)
     if config.input.columns.assignments is None:
         return scored.withColumn("n_experiments", F.lit(1))
@@ -160,14 +172,18 @@ def _evaluate_date(
         observation = Observation(f"rankspark-{result.run_id}")
         marked = check.mark(rows, config)
         observed = marked.observe(observation, *check.row_counts(config))
-        scored = per_query(observed, config)
+        judged = judge.judgments(spark, config)
+        scored = per_query(observed, config, judged)
         queries = staged.write(_stamped(scored, stamp), queries_table)
 
         stage("check")
         queries, kept, repeated = audit.settle_repeated(queries, staged, config)
         account = audit.account(
-            observation, rows, marked, queries, kept, repeated, config, result.date
+            observation, rows, marked, queries, kept, repeated, judged, config, result.date
         )
+        if judged is not None:
+            queries, unshown = _with_unshown(queries, judged, staged, config, stamp)
+            account.findings.extend(unshown)
         result.counts, result.findings = account.counts, account.findings
 
         stage("aggregate")
@@ -200,6 +216,49 @@ def _evaluate_date(
 
 def _silent(day: date, stage: str) -> None:
     """Show no progress."""
+
+
+def _with_unshown(
+    queries: DataFrame,
+    judged: judge.Judged,
+    staged: publish.Staging,
+    config: Config,
+    stamp: Mapping[str, Any],
+) -> tuple[DataFrame, list[Finding]]:
+    """Count the judged queries that no variant showed and, if they count 0, add them to each.
+
+    Returns:
+        the table as it is now staged; what was found.
+    """
+    pools = judged.pools.where("exists(judged, item -> item.relevance is not null)")
+    key = judged.key
+    variants = queries.select("experiment", "variant").distinct()
+    missing = variants.crossJoin(pools).join(
+        queries.select("experiment", "variant", key).distinct(),
+        ["experiment", "variant", key],
+        "left_anti",
+    )
+    names = missing.select(key).distinct().orderBy(key)
+    n_missing = missing.count()
+    if n_missing == 0:
+        return queries, []
+    examples = names.limit(check.MAX_EXAMPLES).select(F.to_json(F.struct(key))).collect()
+    found = Finding("judged_query_not_shown", "flagged", n_missing, [row[0] for row in examples])
+    if not config.counts_unshown:
+        return queries, [found]
+    item = lists.items_type(config)
+    absent = missing.select(
+        "experiment",
+        "variant",
+        "query_id",
+        *(F.lit(None).cast("string").alias(name) for name in lists.attribute_columns(config)),
+        F.expr(f"cast(array() as {item})").alias("items"),
+        "judged",
+        F.lit(0).alias("n_placeholders"),
+    )
+    zeros = _stamped(score.score(absent, config).withColumn("n_experiments", F.lit(1)), stamp)
+    both = queries.drop("date").unionByName(zeros.select(*queries.drop("date").columns))
+    return staged.rewrite(both, config.query_metrics), [found]
 
 
 class _Stages:

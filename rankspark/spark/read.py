@@ -15,8 +15,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from rankspark.config import Config, Definition
+from rankspark.config import Config, Definition, Input, Judgments
 from rankspark.errors import InputError
+from rankspark.spark import trec
 
 ITEM = "__item"
 INDEX = "__index"
@@ -29,18 +30,25 @@ def read(spark: SparkSession, config: Config, day: date) -> DataFrame:
         InputError: the source is absent, a column does not resolve or has a wrong type. Nothing has
             run on the cluster by then, but for the listing of files.
     """
-    return canonical(source(spark, config), config, day)
+    return canonical(source(spark, config.input), config, day)
 
 
-def source(spark: SparkSession, config: Config) -> DataFrame:
-    """The source as it is, filtered by `input.where` only."""
-    given = config.input
+def source(spark: SparkSession, given: Input | Judgments, section: str = "input") -> DataFrame:
+    """A source as it is, filtered by its `where` only.
+
+    Args:
+        spark: the session.
+        given: where it is.
+        section: of the configuration, for messages.
+    """
     name = given.table or given.path
     try:
         if given.table is not None:
             frame = spark.read.table(given.table)
+        elif given.format == "trec":
+            frame = trec.lines(spark, given.path, trec.RUN if section == "input" else trec.QRELS)
         else:
-            reader = spark.read.format(given.format).options(**_read_options(config))
+            reader = spark.read.format(given.format).options(**_read_options(given))
             if given.schema_ is not None:
                 reader = reader.schema(given.schema_)
             paths = [given.path] if isinstance(given.path, str) else list(given.path or ())
@@ -50,19 +58,19 @@ def source(spark: SparkSession, config: Config) -> DataFrame:
         raise InputError(
             expected=f"a readable {'table' if given.table else given.format} at {name}",
             found=first_line(error),
-            action="check input.path or input.table, its format and its permissions",
+            action=f"check {section}.path or {section}.table, its format and its permissions",
         ) from error
     _refuse_case_twins(columns)
     if given.where is not None:
-        _resolve(frame, {"where": f"({given.where})"}, prefix="input")
+        resolve(frame, {"where": f"({given.where})"}, prefix=section)
         frame = frame.where(given.where)
     return frame
 
 
-def _read_options(config: Config) -> dict[str, str]:
+def _read_options(given: Input | Judgments) -> dict[str, str]:
     # Text has no types to infer: every column is read as text and cast at the boundary.
-    defaults = {"header": "true"} if config.input.format == "csv" else {}
-    return defaults | config.input.options
+    defaults = {"header": "true"} if given.format == "csv" else {}
+    return defaults | given.options
 
 
 def _refuse_case_twins(columns: list[str]) -> None:
@@ -87,7 +95,6 @@ def canonical(frame: DataFrame, config: Definition, day: date | None) -> DataFra
     """
     columns = config.input.columns
     row = {
-        "date": columns.date,
         "query_id": columns.query_id,
         "unit_id": columns.unit_id or "cast(null as string)",
         "query_key": columns.query_key or "cast(null as string)",
@@ -96,34 +103,33 @@ def canonical(frame: DataFrame, config: Definition, day: date | None) -> DataFra
         row |= {"experiment": str(columns.experiment), "variant": str(columns.variant)}
     else:
         row["assignments"] = columns.assignments
-    row |= {name: str(columns.extra.get(name, name)) for name in config.evaluate.slices}
-    item = {"item_id": columns.item_id, "relevance": columns.relevance}
+    row |= {name: columns.extra.get(name, name) for name in config.evaluate.slice_columns}
+    if config.input.format == "trec":
+        row["malformed"] = "malformed"
+    item = {"item_id": columns.item_id}
+    if columns.relevance is not None:
+        item["relevance"] = columns.relevance
     if config.uses_position:
         item["position"] = columns.position or INDEX
     for ranker in config.parsed_rankers:
         if not ranker.by_position:
             item[f"score_{ranker.name}"] = ranker.expression
 
-    row_types = _resolve(frame, row)
-    if day is not None:
-        frame = frame.where(_date_sql(row["date"], row_types["date"]) + f" = DATE'{day}'")
-    outputs = [
-        F.expr(_typed(name, sql, row_types[name])).alias(name)
-        for name, sql in row.items()
-        if name != "date"
-    ]
+    row_types = resolve(frame, row)
+    if day is not None and columns.date is not None:
+        date_type = resolve(frame, {"date": columns.date})["date"]
+        frame = frame.where(_date_sql(columns.date, date_type) + f" = DATE'{day}'")
+    outputs = [F.expr(typed(name, sql, row_types[name])).alias(name) for name, sql in row.items()]
     if config.input.items is None:
-        types = _resolve(frame, item)
-        outputs += [
-            F.expr(_typed(name, sql, types[name])).alias(name) for name, sql in item.items()
-        ]
+        types = resolve(frame, item)
+        outputs += [F.expr(typed(name, sql, types[name])).alias(name) for name, sql in item.items()]
     else:
         outputs.append(_items(frame, config.input.items.column, item, config).alias("items"))
     return frame.select(*outputs)
 
 
 def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Definition) -> Column:
-    array_type = _resolve(frame, {"column": column}, prefix="input.items")["column"]
+    array_type = resolve(frame, {"column": column}, prefix="input.items")["column"]
     if not isinstance(array_type, T.ArrayType) or not isinstance(
         array_type.elementType, T.StructType
     ):
@@ -139,7 +145,7 @@ def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Defin
         name: f"{INDEX} + {base}" if sql == INDEX else _bind(sql, fields)
         for name, sql in item.items()
     }
-    arrays = _resolve(
+    arrays = resolve(
         frame,
         {name: f"transform({column}, ({ITEM}, {INDEX}) -> {sql})" for name, sql in bound.items()},
         shown=item,
@@ -149,7 +155,7 @@ def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Defin
     for name, sql in bound.items():
         element = arrays[name]
         assert isinstance(element, T.ArrayType)  # noqa: S101  transform() gives nothing else
-        members.append(f"{_typed(name, sql, element.elementType)} as {name}")
+        members.append(f"{typed(name, sql, element.elementType)} as {name}")
     # A null element is no item; Spark would turn it into a struct of nulls.
     return F.expr(f"transform({column}, ({ITEM}, {INDEX}) -> struct({', '.join(members)}))")
 
@@ -170,7 +176,7 @@ def _bind(sql: str, fields: list[str]) -> str:
     return sql
 
 
-def _resolve(
+def resolve(
     frame: DataFrame,
     expressions: Mapping[str, str],
     *,
@@ -185,7 +191,7 @@ def _resolve(
     except AnalysisException as error:
         if len(expressions) > 1:
             for name, sql in expressions.items():
-                _resolve(frame, {name: sql}, prefix=prefix, shown=shown, known=known)
+                resolve(frame, {name: sql}, prefix=prefix, shown=shown, known=known)
             raise
         name, sql = next(iter(expressions.items()))
         place = f"rankers.{name[6:]}" if name.startswith("score_") else f"{prefix}.{name}"
@@ -201,20 +207,26 @@ _ID_TYPES = (T.StringType, T.IntegralType, T.DecimalType, T.DateType, T.BooleanT
 _NUMBER_TYPES = (T.NumericType, T.StringType, T.BooleanType, T.NullType)
 
 
-def _typed(name: str, sql: str, found: T.DataType) -> str:
-    """The SQL that casts one canonical column to its type; what cannot be cast becomes null."""
+def typed(name: str, sql: str, found: T.DataType, prefix: str = "input.columns") -> str:
+    """The SQL that casts one canonical column to its type; what cannot be cast becomes null.
+
+    Raises:
+        InputError: the expression's type can never be that column.
+    """
     if name == "assignments":
         if not (
             isinstance(found, T.MapType)
             and isinstance(found.keyType, T.StringType)
             and isinstance(found.valueType, T.StringType)
         ):
-            raise _wrong_type(name, sql, found, "MAP<STRING, STRING> of experiment to variant")
+            raise _wrong_type(
+                f"{prefix}.{name}", sql, found, "MAP<STRING, STRING> of experiment to variant"
+            )
         # A map is no grouping key; its sorted entries are.
         return f"array_sort(map_entries({sql}))"
     if name in ("position", "relevance") or name.startswith("score_"):
         if not isinstance(found, _NUMBER_TYPES):
-            raise _wrong_type(name, sql, found, "a number")
+            raise _wrong_type(f"{prefix}.{name}", sql, found, "a number")
         if name == "position" and isinstance(found, T.IntegralType):
             return f"cast(({sql}) as bigint)"
         number = f"try_cast(({sql}) as double)"
@@ -227,7 +239,7 @@ def _typed(name: str, sql: str, found: T.DataType) -> str:
             name, sql, found, "an id as STRING or a whole number (a float merges ids)"
         )
     if not isinstance(found, (*_ID_TYPES, *_FLOATS)):
-        raise _wrong_type(name, sql, found, "text")
+        raise _wrong_type(f"{prefix}.{name}", sql, found, "text")
     return f"cast(({sql}) as string)"
 
 
@@ -236,12 +248,12 @@ def _date_sql(sql: str, found: T.DataType) -> str:
         return f"({sql})"
     if isinstance(found, T.StringType):
         return f"try_cast(({sql}) as date)"
-    raise _wrong_type("date", sql, found, "a DATE, or text as YYYY-MM-DD")
+    raise _wrong_type("input.columns.date", sql, found, "a DATE, or text as YYYY-MM-DD")
 
 
-def _wrong_type(name: str, sql: str, found: T.DataType, expected: str) -> InputError:
+def _wrong_type(place: str, sql: str, found: T.DataType, expected: str) -> InputError:
     return InputError(
-        expected=f"{expected} from input.columns.{name}",
+        expected=f"{expected} from {place}",
         found=f"{sql!r} of type {found.simpleString()}",
         action="cast it in the expression",
     )

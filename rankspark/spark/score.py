@@ -6,7 +6,7 @@ The function that runs on the executors needs numpy, pyarrow and rankspark's mea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from rankspark.errors import InputError
 from rankspark.measures import Measure, Options, RankedLists, ranking
 from rankspark.measures import score as score_lists
 from rankspark.measures.ranking import ShownItems
@@ -26,7 +27,8 @@ if TYPE_CHECKING:  # executors have no pydantic
 #: Items scored at once: bounds the kernels' memory (some 200 bytes an item) whatever a batch holds.
 CHUNK_ITEMS = 500_000
 
-COUNTS = ("n_items", "n_judged", "n_relevant", "n_duplicates", "n_conflicts")
+COUNTS = ("n_items", "n_judged", "n_relevant", "n_duplicates", "n_conflicts", "n_unscored")
+_CONSUMED = ("items", "judged", "n_placeholders")
 N_RELEVANT = Measure.parse("n_relevant")
 
 
@@ -38,6 +40,7 @@ class Scorer:
     options: Options
     rankers: tuple[tuple[str, bool, bool], ...]
     gaps: bool
+    ties: str
     names: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +50,10 @@ class Scorer:
                 yield from self._score(chunk)
 
     def _score(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        unique = ranking.deduplicate(shown_items(batch.column("items")))
+        names = batch.schema.names
+        pools = batch.column("judged") if "judged" in names else None
+        everything, judged = shown_items(batch.column("items"), pools)
+        unique = ranking.deduplicate(everything)
         shown = unique.items
         counts = {
             "n_items": np.diff(shown.offsets),
@@ -58,6 +64,11 @@ class Scorer:
         passed = [batch.column(name) for name in (*self.names, "n_placeholders")]
         for ranker, is_position, descending in self.rankers:
             ranked = self._ranked(shown, ranker, is_position=is_position, descending=descending)
+            ranked = replace(ranked, judged=judged)
+            missing = np.zeros(0, np.bool_) if is_position else np.isnan(shown.scores[ranker])
+            counts["n_unscored"] = (
+                np.zeros(len(batch), np.int64) if is_position else _count(missing, shown.offsets)
+            )
             values = score_lists(ranked, [N_RELEVANT, *self.measures], self.options)
             counts["n_relevant"] = np.nan_to_num(values[N_RELEVANT]).astype(np.int64)
             yield pa.RecordBatch.from_arrays(
@@ -84,7 +95,16 @@ class Scorer:
     ) -> RankedLists:
         if is_position:
             return ranking.by_position(shown, gaps=self.gaps)
-        return ranking.by_score(shown, ranker, descending=descending)
+        ranked = ranking.by_score(
+            shown, ranker, descending=descending, item_descending=self.ties == "item_id_desc"
+        )
+        if self.ties == "error" and ranked.tied is not None and ranked.tied.any():
+            raise InputError(
+                expected=f"no two items of a list with one score of ranker {ranker}",
+                found=f"{int(ranked.tied.sum())} such items in a batch of {len(ranked)} lists",
+                action="correct the scores, or set evaluate.ties to item_id or average",
+            )
+        return ranked
 
 
 def score(lists: DataFrame, config: Definition) -> DataFrame:
@@ -96,10 +116,11 @@ def score(lists: DataFrame, config: Definition) -> DataFrame:
     """
     scorer = Scorer(
         measures=config.measures,
-        options=config.options,
+        options=config.evaluate.options,
         rankers=tuple((r.name, r.by_position, r.descending) for r in config.parsed_rankers),
         gaps=config.evaluate.rank == "position",
-        names=tuple(name for name in lists.columns if name not in ("items", "n_placeholders")),
+        ties=config.evaluate.tied_scores,
+        names=tuple(name for name in lists.columns if name not in _CONSUMED),
     )
     passed = [field for field in lists.schema.fields if field.name in scorer.names]
     schema = T.StructType(
@@ -114,28 +135,56 @@ def score(lists: DataFrame, config: Definition) -> DataFrame:
     return lists.mapInArrow(scorer.__call__, schema)
 
 
-def shown_items(items: pa.ListArray) -> ShownItems:
-    """The items of an Arrow array of lists of structs, as numpy arrays."""
-    offsets = items.offsets.to_numpy().astype(np.int64)
-    members = items.flatten()
-    fields = dict(zip((field.name for field in members.type), members.flatten(), strict=True))
-    coded = fields.pop("item_id").dictionary_encode()
+def shown_items(
+    items: pa.ListArray, pools: pa.ListArray | None = None
+) -> tuple[ShownItems, tuple[NDArray[np.int64], NDArray[np.float64]] | None]:
+    """The items of Arrow arrays of lists of structs, as numpy arrays.
+
+    Args:
+        items: what was shown.
+        pools: the judged items of each list, each once; shown items then take their grades.
+
+    Returns:
+        the shown items; offsets and grades of the judged ones, or None.
+    """
+    offsets, fields = _members(items)
+    ids = fields.pop("item_id")
+    judged = None
+    if pools is not None:
+        bounds, judgments = _members(pools)
+        ids = pa.concat_arrays([ids, judgments["item_id"]])
+        judged = bounds, judgments["relevance"].to_numpy(zero_copy_only=False)
+    coded = ids.dictionary_encode()
     position = fields.pop("position", None)
     floats = {name: values.to_numpy(zero_copy_only=False) for name, values in fields.items()}
+    code = coded.indices.to_numpy().astype(np.int64)
+    if judged is not None:
+        n = int(offsets[-1])
+        floats["relevance"] = ranking.look_up(offsets, code[:n], judged[0], code[n:], judged[1])
+        code = code[:n]
 
     def item_order() -> NDArray[np.int64]:
         order = np.empty(len(coded.dictionary), dtype=np.int64)
         order[pc.array_sort_indices(coded.dictionary).to_numpy()] = np.arange(len(order))
         return order
 
-    return ShownItems(
-        offsets=offsets - offsets[0],
-        item=coded.indices.to_numpy().astype(np.int64),
+    shown = ShownItems(
+        offsets=offsets,
+        item=code,
         item_order=item_order,
         relevance=floats.pop("relevance"),
         position=None if position is None else position.to_numpy().astype(np.int64),
         scores={name.removeprefix("score_"): values for name, values in floats.items()},
     )
+    return shown, judged
+
+
+def _members(lists: pa.ListArray) -> tuple[NDArray[np.int64], dict[str, pa.Array]]:
+    """Offsets from 0, and the structs' fields, flat."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    members = lists.flatten()
+    fields = zip((field.name for field in members.type), members.flatten(), strict=True)
+    return offsets - offsets[0], dict(fields)
 
 
 def _chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import duckdb
 import pandas as pd
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ import rankspark
 from rankspark.errors import ConfigError
 from rankspark.spark import pipeline
 from tests.spark.conftest import items
-from tests.tables import read, values
+from tests.tables import KEYS, read, values
 
 DAY = dt.date(2024, 3, 10)
 NAN = float("nan")
@@ -430,8 +431,9 @@ def test_pandas_pyarrow_duckdb_and_spark_read_the_same_text_back(spark, run) -> 
     expected = dict.fromkeys(EXPERIMENTS, 0.5)
     assert values(out, "mrr", "experiment") == expected
 
-    frame = pd.read_parquet(out / "metrics", partitioning=None)
-    assert len(frame) == 2 * len(EXPERIMENTS)
+    keys = ds.partitioning(KEYS, flavor="hive")
+    frame = pd.read_parquet(out / "metrics", partitioning=keys, filters=[("measure", "=", "mrr")])
+    assert dict(zip(frame.experiment, frame["mean"], strict=True)) == expected
     found = duckdb.sql(
         "SELECT experiment, mean, typeof(experiment)"
         f" FROM read_parquet('{out}/metrics/**/*.parquet',"
