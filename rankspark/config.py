@@ -80,6 +80,7 @@ class Columns(_Model):
     position: Sql | None = None
     unit_id: Sql | None = None
     query_key: Sql | None = None
+    time: Sql | None = None
 
     __pydantic_extra__: dict[str, Sql]
 
@@ -192,6 +193,44 @@ class Judgments(_Model):
         return self
 
 
+class LabelColumns(_Model):
+    """Columns of the events, as Spark SQL over their source."""
+
+    query_id: Sql
+    item_id: Sql
+    time: Sql
+    relevance: Sql
+
+
+class Labels(_Model):
+    """Relevance from events (clicks, orders) in a table of their own.
+
+    An event counts for the impressions of its query and item that it follows `within` a time; of
+    several the largest relevance does. An impression without an event has relevance 0.
+    """
+
+    path: str | tuple[str, ...] | None = None
+    table: str | None = None
+    format: Literal["parquet", "orc", "csv", "json"] = "parquet"
+    options: dict[str, str] = {}
+    schema_: str | None = Field(default=None, alias="schema")
+    where: Sql | None = None
+    within: str = Field(default="7 days", pattern=r"^[1-9]\d* (second|minute|hour|day)s?$")
+    columns: LabelColumns
+
+    @property
+    def seconds(self) -> int:
+        """The attribution window."""
+        count, unit = self.within.split()
+        return int(count) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[unit[0]]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.path is None) == (self.table is None):
+            raise ValueError("needs exactly one of path and table")
+        return self
+
+
 Slice = Annotated[str, AfterValidator(lambda text: "*".join(map(_identifier, text.split("*"))))]
 
 
@@ -300,6 +339,7 @@ class Definition(_Model):
     input: Input
     evaluate: Evaluate = Evaluate()
     rankers: dict[Identifier, Sql] = {"logged": "position"}
+    labels: Labels | None = None
     judgments: Judgments | None = None
     limits: Limits = Limits()
 
@@ -336,8 +376,13 @@ class Definition(_Model):
         columns = self.input.columns
         if columns.date is None and self.input.format != "trec":
             raise ValueError("input.columns.date is missing")
-        if (columns.relevance is None) == (self.judgments is None):
-            raise ValueError("needs exactly one of input.columns.relevance and [judgments]")
+        given = [columns.relevance, self.judgments, self.labels]
+        if sum(one is not None for one in given) != 1:
+            raise ValueError(
+                "needs exactly one of input.columns.relevance, [judgments] and [labels]"
+            )
+        if (self.labels is None) != (columns.time is None):
+            raise ValueError("input.columns.time and [labels] need each other")
         if self.judgments and self.judgments.key == "query_key" and columns.query_key is None:
             raise ValueError("judgments are by query_key, and input.columns.query_key is missing")
         for measure in self.measures:
@@ -400,6 +445,7 @@ class Definition(_Model):
             evaluate.tied_scores,
             evaluate.rank,
             self.judgments and self.judgments.model_dump(mode="json", by_alias=True),
+            self.labels and self.labels.model_dump(mode="json", by_alias=True),
         ]
         return _digest(
             json.dumps(

@@ -88,6 +88,7 @@ _QUERY_COUNTS = (
     Column("n_conflicts", "INT", "rows merged into another row of the same item"),
     Column("n_placeholders", "INT", "rows that only say that the query returned nothing"),
     Column("n_experiments", "INT", "experiments that this one list counts in"),
+    Column("n_events_unmatched", "INT", "events of the query that follow no impression in time"),
     Column("n_unscored", "INT", "items that the ranker gave no score, which come last"),
 )
 

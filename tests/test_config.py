@@ -40,7 +40,8 @@ def load(tmp_path: Path):
 def test_defaults_are_those_of_the_design(load) -> None:
     loaded = load(MINIMAL)
     assert loaded.evaluate.no_relevant == "zero"
-    assert loaded.evaluate.negative == "reject"
+    assert loaded.evaluate.negative_grades == "reject"
+    assert loaded.evaluate.tied_scores == "item_id"
     assert loaded.rankers == {"logged": "position"}
     assert loaded.input.position_base == 1
 

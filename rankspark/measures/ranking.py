@@ -151,6 +151,57 @@ def by_score(
     )
 
 
+@dataclass(frozen=True)
+class Shown:
+    """Shown items of n lists: int64[n + 1]; item codes and times in microseconds, int64[m]."""
+
+    offsets: Ints
+    item: Ints
+    time: Ints
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events of the same n lists: int64[n + 1]; item codes and times, int64[e]; float64[e]."""
+
+    offsets: Ints
+    item: Ints
+    time: Ints
+    relevance: Floats
+
+
+def attribute(shown: Shown, events: Events, window: int) -> tuple[Floats, Ints]:
+    """Give shown items the largest relevance of their events within a window of time.
+
+    Args:
+        shown: the items.
+        events: what happened to items of the lists.
+        window: an event counts from when its item was shown until this many microseconds later.
+
+    Returns:
+        float64[m], 0 without an event; int64[n], the events of each list that no item has.
+    """
+    n_codes = max(int(shown.item.max(initial=0)), int(events.item.max(initial=0))) + 1
+    number = np.arange(len(shown.offsets) - 1)
+    owner = np.repeat(number, np.diff(events.offsets))
+    key = owner * n_codes + events.item
+    order = np.argsort(key, kind="stable")
+    wanted = np.repeat(number, np.diff(shown.offsets)) * n_codes + shown.item
+    first = np.searchsorted(key, wanted, side="left", sorter=order)
+    count = np.searchsorted(key, wanted, side="right", sorter=order) - first
+    # All pairs of an item and an event of its: as many as there are events, but for repeated items.
+    item = np.repeat(np.arange(len(wanted)), count)
+    within = np.arange(len(item)) - np.repeat(np.cumsum(count) - count, count)
+    event = order[np.repeat(first, count) + within]
+    delay = events.time[event] - shown.time[item]
+    counts = (delay >= 0) & (delay <= window)
+    relevance = np.zeros(len(wanted))
+    np.maximum.at(relevance, item[counts], events.relevance[event[counts]])
+    lone = np.ones(len(key), dtype=np.bool_)
+    lone[event[counts]] = False
+    return relevance, np.bincount(owner[lone], minlength=len(number))
+
+
 def look_up(
     offsets: Ints, item: Ints, pool_offsets: Ints, pool_item: Ints, pool_value: Floats
 ) -> Floats:

@@ -17,6 +17,7 @@ from rankspark.errors import InputError, PublishError
 from rankspark.spark import check, lists
 from rankspark.spark.check import Finding
 from rankspark.spark.judge import Judged
+from rankspark.spark.label import Labelled
 from rankspark.spark.publish import Staging
 
 
@@ -131,6 +132,7 @@ def account(
     kept: Population,
     repeated: list[Finding],
     judged: Judged | None,
+    labelled: Labelled | None,
     config: Config,
     day: date,
 ) -> Account:
@@ -196,6 +198,8 @@ def account(
         findings += [Finding(f"no_score_of_{name}", "flagged", n) for name, n in unscored.collect()]
     if judged is not None:
         findings += judged.findings()
+    if labelled is not None:
+        findings += labelled.findings(queries)
     return Account(counts, sorted(findings, key=lambda finding: (finding.kind, finding.reason)))
 
 

@@ -71,7 +71,9 @@ def item_reason(config: Definition, prefix: str = "") -> str:
             (f"{position} < {base}", "position_below_base"),
             (f"{position} > {_MAX_POSITION}", "position_too_large"),
         ]
-    if config.judgments is None:
+    if config.labels is not None:
+        conditions.append((f"{prefix}time is null", "time_missing"))
+    if config.input.columns.relevance is not None:
         conditions += [
             (f"isnan({relevance})", "relevance_not_a_number"),
             (f"abs({relevance}) = double('Infinity')", "relevance_infinite"),
@@ -96,7 +98,8 @@ def _lone_item_reason(config: Definition) -> str:
         return item_reason(config)
     # A flat row without an item only says that its query returned nothing.
     position = " and position is null" if config.uses_position else ""
-    relevance = " and coalesce(relevance, 0) = 0" if config.judgments is None else ""
+    graded = config.input.columns.relevance is not None
+    relevance = " and coalesce(relevance, 0) = 0" if graded else ""
     placeholder = f"item_id is null{position}{relevance}"
     return f"case when not ({placeholder}) then {item_reason(config)} end"
 
@@ -104,7 +107,9 @@ def _lone_item_reason(config: Definition) -> str:
 def item_struct(config: Definition, prefix: str = "") -> str:
     """SQL: the item as the scorer takes it: item_id, position from 1, relevance, scores."""
     members = [f"{prefix}item_id as item_id"]
-    if config.judgments is None:
+    if config.labels is not None:
+        members.append(f"{prefix}time as time")
+    if config.input.columns.relevance is not None:
         members.append(f"{grade(config, f'{prefix}relevance')} as relevance")
     if config.uses_position:
         # The check has bounded it, so that the cast is exact under ANSI too.
@@ -129,7 +134,8 @@ def mark(rows: DataFrame, config: Definition) -> DataFrame:
 
 def repairs_grades(config: Definition) -> bool:
     """Whether negative grades of impressions are repaired, so that they have to be counted."""
-    return config.judgments is None and config.evaluate.negative_grades != "reject"
+    graded = config.input.columns.relevance is not None
+    return graded and config.evaluate.negative_grades != "reject"
 
 
 def row_counts(config: Definition) -> list[Column]:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from rankspark.config import Definition
 from rankspark.spark import check
 from rankspark.spark.judge import Judged
+from rankspark.spark.label import Labelled
 
 
 def query_columns(config: Definition) -> list[str]:
@@ -60,10 +61,8 @@ def lists(rows: DataFrame, config: Definition) -> DataFrame:
 
 
 def items_type(config: Definition) -> str:
-    """The SQL type of `items`."""
+    """The SQL type of `items` where relevance comes from judgments."""
     members = ["item_id: string"]
-    if config.judgments is None:
-        members.append("relevance: double")
     if config.uses_position:
         members.append("position: int")
     scores = [r for r in config.parsed_rankers if not r.by_position]
@@ -71,9 +70,13 @@ def items_type(config: Definition) -> str:
     return f"array<struct<{', '.join(members)}>>"
 
 
-def scorable(grouped: DataFrame, config: Definition, judged: Judged | None) -> DataFrame:
-    """The lists within `limits.max_list_length` and, with judgments, with theirs as `judged`."""
+def scorable(
+    grouped: DataFrame, config: Definition, judged: Judged | None, labelled: Labelled | None
+) -> DataFrame:
+    """The lists within `limits.max_list_length`, with their judgments or events where given."""
     short = grouped.where(F.size("items") <= config.limits.max_list_length)
+    if labelled is not None:
+        return short.join(labelled.by_query, "query_id", "left")
     return short if judged is None else short.join(judged.pools, judged.key)
 
 

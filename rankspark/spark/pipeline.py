@@ -29,6 +29,7 @@ from rankspark.spark import (
     audit,
     check,
     judge,
+    label,
     lists,
     publish,
     read,
@@ -122,7 +123,8 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
     with session.options(spark, timezone=config.input.timezone), _engine_errors():
         for day in dates:
             rows = read.read(spark, config, day)
-            scored = per_query(check.mark(rows, config), config, judge.judgments(spark, config))
+            judged, labelled = judge.judgments(spark, config), label.labels(spark, config, day)
+            scored = per_query(check.mark(rows, config), config, judged, labelled)
             replaces = [
                 f"{table.name}/{partition}"
                 for table in (config.query_metrics, tables.METRICS, tables.REJECTS)
@@ -133,10 +135,13 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
 
 
 def per_query(
-    marked: DataFrame, config: Definition, judged: judge.Judged | None = None
+    marked: DataFrame,
+    config: Definition,
+    judged: judge.Judged | None = None,
+    labelled: label.Labelled | None = None,
 ) -> DataFrame:
     """Checked canonical rows -> one row a query, ranker and, with assignments, experiment."""
-    grouped = lists.scorable(lists.lists(marked, config), config, judged)
+    grouped = lists.scorable(lists.lists(marked, config), config, judged, labelled)
     scored = score.score(grouped, config)
     if config.input.columns.assignments is None:
         return scored.withColumn("n_experiments", F.lit(1))
@@ -173,13 +178,23 @@ def _evaluate_date(
         marked = check.mark(rows, config)
         observed = marked.observe(observation, *check.row_counts(config))
         judged = judge.judgments(spark, config)
-        scored = per_query(observed, config, judged)
+        labelled = label.labels(spark, config, result.date)
+        scored = per_query(observed, config, judged, labelled)
         queries = staged.write(_stamped(scored, stamp), queries_table)
 
         stage("check")
         queries, kept, repeated = audit.settle_repeated(queries, staged, config)
         account = audit.account(
-            observation, rows, marked, queries, kept, repeated, judged, config, result.date
+            observation,
+            rows,
+            marked,
+            queries,
+            kept,
+            repeated,
+            judged,
+            labelled,
+            config,
+            result.date,
         )
         if judged is not None:
             queries, unshown = _with_unshown(queries, judged, staged, config, stamp)

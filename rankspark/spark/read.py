@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from rankspark.config import Config, Definition, Input, Judgments
+from rankspark.config import Config, Definition, Input, Judgments, Labels
 from rankspark.errors import InputError
 from rankspark.spark import trec
 
@@ -33,7 +33,9 @@ def read(spark: SparkSession, config: Config, day: date) -> DataFrame:
     return canonical(source(spark, config.input), config, day)
 
 
-def source(spark: SparkSession, given: Input | Judgments, section: str = "input") -> DataFrame:
+def source(
+    spark: SparkSession, given: Input | Judgments | Labels, section: str = "input"
+) -> DataFrame:
     """A source as it is, filtered by its `where` only.
 
     Args:
@@ -67,7 +69,7 @@ def source(spark: SparkSession, given: Input | Judgments, section: str = "input"
     return frame
 
 
-def _read_options(given: Input | Judgments) -> dict[str, str]:
+def _read_options(given: Input | Judgments | Labels) -> dict[str, str]:
     # Text has no types to infer: every column is read as text and cast at the boundary.
     defaults = {"header": "true"} if given.format == "csv" else {}
     return defaults | given.options
@@ -109,6 +111,8 @@ def canonical(frame: DataFrame, config: Definition, day: date | None) -> DataFra
     item = {"item_id": columns.item_id}
     if columns.relevance is not None:
         item["relevance"] = columns.relevance
+    if columns.time is not None:
+        item["time"] = columns.time
     if config.uses_position:
         item["position"] = columns.position or INDEX
     for ranker in config.parsed_rankers:
@@ -234,6 +238,10 @@ def typed(name: str, sql: str, found: T.DataType, prefix: str = "input.columns")
             # Text that is no number is not the same as no judgment: NaN, which check.py rejects.
             return f"(case when ({sql}) is not null then coalesce({number}, double('NaN')) end)"
         return number
+    if name == "time":
+        if not isinstance(found, (T.TimestampType, T.TimestampNTZType, T.StringType)):
+            raise _wrong_type(f"{prefix}.{name}", sql, found, "a TIMESTAMP")
+        return f"unix_micros(try_cast(({sql}) as timestamp))"
     if name in ("query_id", "item_id", "unit_id") and isinstance(found, _FLOATS):
         raise _wrong_type(
             name, sql, found, "an id as STRING or a whole number (a float merges ids)"

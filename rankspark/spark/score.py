@@ -27,8 +27,16 @@ if TYPE_CHECKING:  # executors have no pydantic
 #: Items scored at once: bounds the kernels' memory (some 200 bytes an item) whatever a batch holds.
 CHUNK_ITEMS = 500_000
 
-COUNTS = ("n_items", "n_judged", "n_relevant", "n_duplicates", "n_conflicts", "n_unscored")
-_CONSUMED = ("items", "judged", "n_placeholders")
+COUNTS = (
+    "n_items",
+    "n_judged",
+    "n_relevant",
+    "n_duplicates",
+    "n_conflicts",
+    "n_unscored",
+    "n_events_unmatched",
+)
+_CONSUMED = ("items", "judged", "events", "n_placeholders")
 N_RELEVANT = Measure.parse("n_relevant")
 
 
@@ -41,6 +49,7 @@ class Scorer:
     rankers: tuple[tuple[str, bool, bool], ...]
     gaps: bool
     ties: str
+    window: int
     names: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -52,7 +61,10 @@ class Scorer:
     def _score(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         names = batch.schema.names
         pools = batch.column("judged") if "judged" in names else None
-        everything, judged = shown_items(batch.column("items"), pools)
+        events = batch.column("events") if "events" in names else None
+        everything, judged, unmatched = shown_items(
+            batch.column("items"), pools, events, self.window
+        )
         unique = ranking.deduplicate(everything)
         shown = unique.items
         counts = {
@@ -60,6 +72,7 @@ class Scorer:
             "n_judged": _count(~np.isnan(shown.relevance), shown.offsets),
             "n_duplicates": unique.n_duplicates,
             "n_conflicts": unique.n_conflicts,
+            "n_events_unmatched": unmatched,
         }
         passed = [batch.column(name) for name in (*self.names, "n_placeholders")]
         for ranker, is_position, descending in self.rankers:
@@ -120,6 +133,7 @@ def score(lists: DataFrame, config: Definition) -> DataFrame:
         rankers=tuple((r.name, r.by_position, r.descending) for r in config.parsed_rankers),
         gaps=config.evaluate.rank == "position",
         ties=config.evaluate.tied_scores,
+        window=0 if config.labels is None else config.labels.seconds * 1_000_000,
         names=tuple(name for name in lists.columns if name not in _CONSUMED),
     )
     passed = [field for field in lists.schema.fields if field.name in scorer.names]
@@ -136,32 +150,46 @@ def score(lists: DataFrame, config: Definition) -> DataFrame:
 
 
 def shown_items(
-    items: pa.ListArray, pools: pa.ListArray | None = None
-) -> tuple[ShownItems, tuple[NDArray[np.int64], NDArray[np.float64]] | None]:
+    items: pa.ListArray,
+    pools: pa.ListArray | None = None,
+    events: pa.ListArray | None = None,
+    window: int = 0,
+) -> tuple[ShownItems, tuple[NDArray[np.int64], NDArray[np.float64]] | None, NDArray[np.int64]]:
     """The items of Arrow arrays of lists of structs, as numpy arrays.
 
     Args:
         items: what was shown.
         pools: the judged items of each list, each once; shown items then take their grades.
+        events: what happened to items of each list; shown items then take their relevance.
+        window: how long after it was shown an item's events count, in microseconds.
 
     Returns:
-        the shown items; offsets and grades of the judged ones, or None.
+        the shown items; offsets and grades of the judged ones, or None; int64[n] events of each
+        list that belong to no item.
     """
     offsets, fields = _members(items)
     ids = fields.pop("item_id")
-    judged = None
-    if pools is not None:
-        bounds, judgments = _members(pools)
-        ids = pa.concat_arrays([ids, judgments["item_id"]])
-        judged = bounds, judgments["relevance"].to_numpy(zero_copy_only=False)
+    more = pools if pools is not None else events
+    if more is not None:
+        bounds, others = _members(more)
+        ids = pa.concat_arrays([ids, others["item_id"]])
+        grades = others["relevance"].to_numpy(zero_copy_only=False)
     coded = ids.dictionary_encode()
+    codes = coded.indices.to_numpy().astype(np.int64)
+    code, other = codes[: offsets[-1]], codes[offsets[-1] :]
     position = fields.pop("position", None)
+    shown_at = fields.pop("time", None)
     floats = {name: values.to_numpy(zero_copy_only=False) for name, values in fields.items()}
-    code = coded.indices.to_numpy().astype(np.int64)
-    if judged is not None:
-        n = int(offsets[-1])
-        floats["relevance"] = ranking.look_up(offsets, code[:n], judged[0], code[n:], judged[1])
-        code = code[:n]
+    judged, unmatched = None, np.zeros(len(items), dtype=np.int64)
+    if pools is not None:
+        judged = bounds, grades
+        floats["relevance"] = ranking.look_up(offsets, code, bounds, other, grades)
+    elif events is not None:
+        floats["relevance"], unmatched = ranking.attribute(
+            ranking.Shown(offsets, code, shown_at.to_numpy()),
+            ranking.Events(bounds, other, others["time"].to_numpy(), grades),
+            window,
+        )
 
     def item_order() -> NDArray[np.int64]:
         order = np.empty(len(coded.dictionary), dtype=np.int64)
@@ -176,7 +204,7 @@ def shown_items(
         position=None if position is None else position.to_numpy().astype(np.int64),
         scores={name.removeprefix("score_"): values for name, values in floats.items()},
     )
-    return shown, judged
+    return shown, judged, unmatched
 
 
 def _members(lists: pa.ListArray) -> tuple[NDArray[np.int64], dict[str, pa.Array]]:

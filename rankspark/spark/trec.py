@@ -63,7 +63,7 @@ def lines(spark: SparkSession, path: str | Sequence[str] | None, layout: Layout)
         fit, whose other columns are null.
     """
     paths = [path] if isinstance(path, str) else list(path or ())
-    files = spark.read.option("wholetext", True).text(paths)
+    files = spark.read.text(paths, wholetext=True)
     numbered = files.select(
         F.expr("element_at(split(_metadata.file_path, '/'), -1)").alias("file"),
         F.posexplode(F.split("value", "\r?\n")).alias("number", "line"),
