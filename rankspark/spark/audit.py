@@ -16,8 +16,6 @@ from rankspark.config import Config, Definition
 from rankspark.errors import InputError, PublishError
 from rankspark.spark import check, lists
 from rankspark.spark.check import Finding
-from rankspark.spark.judge import Judged
-from rankspark.spark.label import Labelled
 from rankspark.spark.publish import Staging
 
 
@@ -35,6 +33,15 @@ class Population:
     def n_rows(self) -> int:
         """Input rows of these lists."""
         return self.n_items + self.n_duplicates + self.n_conflicts + self.n_placeholders
+
+
+@dataclass(frozen=True)
+class Settled:
+    """`query_metrics` without repeated queries, as staged; its population; what was found."""
+
+    queries: DataFrame
+    population: Population
+    findings: list[Finding]
 
 
 @dataclass(frozen=True)
@@ -86,16 +93,11 @@ def _query_key(config: Definition) -> list[str]:
     return ["experiment", "variant", "query_id"] if lone else ["query_id"]
 
 
-def settle_repeated(
-    queries: DataFrame, staged: Staging, config: Config
-) -> tuple[DataFrame, Population, list[Finding]]:
+def settle_repeated(queries: DataFrame, staged: Staging, config: Config) -> Settled:
     """Leave no query twice: the same list logged again counts once, one that differs is rejected.
 
     A query stands twice where its rows disagree about its unit or a slice, or where a nested log
     holds it in two rows. That is rare, so the table is written again only then.
-
-    Returns:
-        the table as it is now staged; its population; what was found.
     """
     once = [F.coalesce(F.sum(F.expr(f"{name} div expected")), F.lit(0)) for name in _COUNTS]
     row = (
@@ -104,7 +106,7 @@ def settle_repeated(
         .collect()[0]
     )
     if not row[0]:
-        return queries, Population(*row[1:]), []
+        return Settled(queries, Population(*row[1:]), [])
     before = population(queries, config)
     key = _query_key(config)
     unique = queries.dropDuplicates()
@@ -121,18 +123,15 @@ def settle_repeated(
         findings.append(Finding("query_logged_twice", "repaired", again))
     if rejected.n_rows:
         findings.append(Finding("query_contradicts_itself", "rejected", rejected.n_rows, examples))
-    return settled, kept, findings
+    return Settled(settled, kept, findings)
 
 
 def account(
     observation: Observation,
     rows: DataFrame,
     marked: DataFrame,
-    queries: DataFrame,
-    kept: Population,
-    repeated: list[Finding],
-    judged: Judged | None,
-    labelled: Labelled | None,
+    settled: Settled,
+    origins: lists.Origins,
     config: Config,
     day: date,
 ) -> Account:
@@ -146,6 +145,7 @@ def account(
         InputError: no row of that date, or none that can be scored.
         PublishError: the rows do not add up.
     """
+    queries, kept, repeated = settled.queries, settled.population, settled.findings
     findings = list(repeated)
     accounted = kept.n_rows + sum(finding.n_rows for finding in findings)
     # The engine drops an observation together with a plan that it finds to be empty.
@@ -164,7 +164,7 @@ def account(
             action="check that the day's log has arrived, input.where and input.columns.date",
         )
     if accounted != total:
-        left_out = lists.left_out(marked, config, judged)
+        left_out = lists.left_out(marked, config, origins)
         accounted += sum(finding.n_rows for finding in left_out)
         findings += left_out
     if accounted != total:
@@ -196,10 +196,10 @@ def account(
     unscored = queries.groupBy("ranker").agg(F.sum("n_unscored").alias("n")).where("n > 0")
     if any(not ranker.by_position for ranker in config.parsed_rankers):
         findings += [Finding(f"no_score_of_{name}", "flagged", n) for name, n in unscored.collect()]
-    if judged is not None:
-        findings += judged.findings()
-    if labelled is not None:
-        findings += labelled.findings(queries)
+    if origins.judged is not None:
+        findings += origins.judged.findings()
+    if origins.labelled is not None:
+        findings += origins.labelled.findings(queries)
     return Account(counts, sorted(findings, key=lambda finding: (finding.kind, finding.reason)))
 
 

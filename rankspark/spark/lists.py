@@ -6,6 +6,8 @@ before the shuffle, so that grouping copies one value an item. Nested rows are n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -13,6 +15,14 @@ from rankspark.config import Definition
 from rankspark.spark import check
 from rankspark.spark.judge import Judged
 from rankspark.spark.label import Labelled
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where relevance comes from, if not from the impressions: judgments, or events."""
+
+    judged: Judged | None = None
+    labelled: Labelled | None = None
 
 
 def query_columns(config: Definition) -> list[str]:
@@ -70,19 +80,19 @@ def items_type(config: Definition) -> str:
     return f"array<struct<{', '.join(members)}>>"
 
 
-def scorable(
-    grouped: DataFrame, config: Definition, judged: Judged | None, labelled: Labelled | None
-) -> DataFrame:
+def scorable(grouped: DataFrame, config: Definition, origins: Origins) -> DataFrame:
     """The lists within `limits.max_list_length`, with their judgments or events where given."""
     short = grouped.where(F.size("items") <= config.limits.max_list_length)
-    if labelled is not None:
-        return short.join(labelled.by_query, "query_id", "left")
+    if origins.labelled is not None:
+        return short.join(origins.labelled.by_query, "query_id", "left")
+    judged = origins.judged
     return short if judged is None else short.join(judged.pools, judged.key)
 
 
-def left_out(rows: DataFrame, config: Definition, judged: Judged | None) -> list[check.Finding]:
+def left_out(rows: DataFrame, config: Definition, origins: Origins) -> list[check.Finding]:
     """Count the rows of the lists that :func:`scorable` leaves out, without building the lists."""
     names = [*query_columns(config), *attribute_columns(config)]
+    judged = origins.judged
     if config.input.items is None:
         counted = (
             rows.where("reason is null")

@@ -123,8 +123,7 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
     with session.options(spark, timezone=config.input.timezone), _engine_errors():
         for day in dates:
             rows = read.read(spark, config, day)
-            judged, labelled = judge.judgments(spark, config), label.labels(spark, config, day)
-            scored = per_query(check.mark(rows, config), config, judged, labelled)
+            scored = per_query(check.mark(rows, config), config, _origins(spark, config, day))
             replaces = [
                 f"{table.name}/{partition}"
                 for table in (config.query_metrics, tables.METRICS, tables.REJECTS)
@@ -137,11 +136,10 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
 def per_query(
     marked: DataFrame,
     config: Definition,
-    judged: judge.Judged | None = None,
-    labelled: label.Labelled | None = None,
+    origins: lists.Origins | None = None,
 ) -> DataFrame:
     """Checked canonical rows -> one row a query, ranker and, with assignments, experiment."""
-    grouped = lists.scorable(lists.lists(marked, config), config, judged, labelled)
+    grouped = lists.scorable(lists.lists(marked, config), config, origins or lists.Origins())
     scored = score.score(grouped, config)
     if config.input.columns.assignments is None:
         return scored.withColumn("n_experiments", F.lit(1))
@@ -177,28 +175,15 @@ def _evaluate_date(
         observation = Observation(f"rankspark-{result.run_id}")
         marked = check.mark(rows, config)
         observed = marked.observe(observation, *check.row_counts(config))
-        judged = judge.judgments(spark, config)
-        labelled = label.labels(spark, config, result.date)
-        scored = per_query(observed, config, judged, labelled)
+        origins = _origins(spark, config, result.date)
+        scored = per_query(observed, config, origins)
         queries = staged.write(_stamped(scored, stamp), queries_table)
 
         stage("check")
-        queries, kept, repeated = audit.settle_repeated(queries, staged, config)
-        account = audit.account(
-            observation,
-            rows,
-            marked,
-            queries,
-            kept,
-            repeated,
-            judged,
-            labelled,
-            config,
-            result.date,
-        )
-        if judged is not None:
-            queries, unshown = _with_unshown(queries, judged, staged, config, stamp)
-            account.findings.extend(unshown)
+        settled = audit.settle_repeated(queries, staged, config)
+        account = audit.account(observation, rows, marked, settled, origins, config, result.date)
+        queries, unshown = _with_unshown(settled.queries, origins.judged, staged, config, stamp)
+        account.findings.extend(unshown)
         result.counts, result.findings = account.counts, account.findings
 
         stage("aggregate")
@@ -229,13 +214,17 @@ def _evaluate_date(
         staged.append(tables.RUNS)
 
 
+def _origins(spark: SparkSession, config: Config, day: date) -> lists.Origins:
+    return lists.Origins(judge.judgments(spark, config), label.labels(spark, config, day))
+
+
 def _silent(day: date, stage: str) -> None:
     """Show no progress."""
 
 
 def _with_unshown(
     queries: DataFrame,
-    judged: judge.Judged,
+    judged: judge.Judged | None,
     staged: publish.Staging,
     config: Config,
     stamp: Mapping[str, Any],
@@ -245,6 +234,8 @@ def _with_unshown(
     Returns:
         the table as it is now staged; what was found.
     """
+    if judged is None:
+        return queries, []
     pools = judged.pools.where("exists(judged, item -> item.relevance is not null)")
     key = judged.key
     variants = queries.select("experiment", "variant").distinct()

@@ -244,7 +244,7 @@ def typed(name: str, sql: str, found: T.DataType, prefix: str = "input.columns")
         return f"unix_micros(try_cast(({sql}) as timestamp))"
     if name in ("query_id", "item_id", "unit_id") and isinstance(found, _FLOATS):
         raise _wrong_type(
-            name, sql, found, "an id as STRING or a whole number (a float merges ids)"
+            f"{prefix}.{name}", sql, found, "an id as STRING or a whole number (a float merges ids)"
         )
     if not isinstance(found, (*_ID_TYPES, *_FLOATS)):
         raise _wrong_type(f"{prefix}.{name}", sql, found, "text")

@@ -28,8 +28,11 @@ NAMES = {
 
 
 def evaluate(spark, shared: Path, tmp_path: Path, name: str, data: str, dates: list[dt.date]):
-    file = shared / "data" / data / "impressions.parquet"
-    job = config.load(CONF / f"{name}.toml", [f"input.path={file}", f"output.path={tmp_path}/out"])
+    folder = shared / "data" / data
+    places = [f"input.path={folder}/impressions.parquet", f"output.path={tmp_path}/out"]
+    if name.endswith("judged"):
+        places.append(f"judgments.path={folder}/qrels.txt.gz")
+    job = config.load(CONF / f"{name}.toml", places)
     results = pipeline.evaluate(spark, job, dates)
     assert [result.error for result in results] == [None] * len(dates)
     return job, results, tmp_path / "out"
@@ -51,6 +54,7 @@ def reference(file: Path, system: str, job: config.Config) -> pd.DataFrame:
     [
         ("trec-session-2013-clicks", "clicks", 399),
         ("trec-session-2013-grades", "grades, ideal over shown items", 382),
+        ("trec-session-2013-judged", "grades, ideal over all judged items", 382),
     ],
 )
 def test_every_request_of_the_session_track_has_the_reference_values(
@@ -72,7 +76,10 @@ def test_every_request_of_the_session_track_has_the_reference_values(
     assert difference[rounded].max() <= 5.0001e-6
     counts = results[0].counts
     assert counts["n_queries"] == n_requests
-    assert counts["n_rows_rejected"] == 0
+    # Of requests whose topic nobody judged.
+    assert counts["n_rows_rejected"] == (
+        0 if job.judgments is None else 4_449 - counts["n_rows_scored"]
+    )
 
 
 def test_the_clicks_of_naver_add_up_row_by_row_on_every_day(spark, shared, tmp_path) -> None:

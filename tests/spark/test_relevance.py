@@ -6,6 +6,8 @@ import datetime as dt
 import math
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import rankspark
@@ -298,8 +300,6 @@ def test_mllib_s_value_comes_from_a_job_too(judge, profile, value) -> None:
 def test_a_feature_of_lightgbm_s_lists_scores_as_with_that_tool(
     spark, shared: Path, tmp_path: Path, feature: str, profile: str, libraries: list[str]
 ) -> None:
-    import pandas as pd
-
     folder = shared / "data" / "lightgbm-lambdarank"
     counts = [int(line) for line in (folder / "rank.test.query").read_text().split()]
     group = [n for n, count in enumerate(counts, start=1) for _ in range(count)]
@@ -356,3 +356,56 @@ def test_a_definition_knows_its_profile(make_config) -> None:
     ids = {make_config("log", evaluate__profile=p).definition_id(measure) for p in profiles}
     assert len(ids) == len(profiles)
     assert isinstance(make_config("log"), configuration.Config)
+
+
+def test_the_kernels_alone_and_the_spark_path_give_the_very_same_doubles(spark) -> None:
+    random = np.random.default_rng(11)
+    grades = [
+        random.choice([0, 0, 0.5, 1, 2, 3], size=n).tolist() for n in random.integers(1, 40, 200)
+    ]
+    measures = ["mrr", "ndcg@10", "ndcg_exp@5", "map", "err@10", "rbp(p=0.9)", "recall@3", "bpref"]
+    parsed = [Measure.parse(text) for text in measures]
+    alone = rankspark.score_lists(RankedLists.from_grades(*grades), parsed)
+    rows = [
+        (f"q{number}", f"i{place:02d}", place, float(grade), 0.0)
+        for number, list_ in enumerate(grades)
+        for place, grade in enumerate(list_, start=1)
+    ]
+    random.shuffle(rows)
+    result = rankspark.evaluate(spark.createDataFrame(rows, SCORED).repartition(5), measures)
+    found = {row.query_id: row for row in result.queries.collect()}
+    for number in range(len(grades)):
+        for measure in parsed:
+            assert found[f"q{number}"][measure.column_name] == alone[measure][number]
+
+
+def test_ranx_s_sum_of_grades_comes_out_under_its_profile(
+    spark, shared: Path, tmp_path: Path
+) -> None:
+    folder = shared / "data" / "trec-robust03"
+    job = configuration.from_dict(
+        {
+            "name": "ranx",
+            "input": {"path": str(folder / "input.humR03dc.gz"), "format": "trec"},
+            "judgments": {"path": str(folder / "robust03_qrels.txt.gz"), "format": "trec"},
+            "evaluate": {"profile": "ranx", "measures": ["rbp", "rbp(p=0.95)", "ndcg@10", "map"]},
+            "output": {"path": str(tmp_path / "out")},
+        }
+    )
+    assert pipeline.evaluate(spark, job, [DAY])[0].error is None
+    ours = table(tmp_path / "out", "query_metrics").set_index("query_id")
+    expected = pd.read_parquet(shared / "reference" / "trec_robust03.parquet")
+    expected = expected[(expected.system == "humR03dc") & (expected.library == "ranx")]
+    names = {
+        ("rbp_rawgrade_p0.8", None): "rbp",
+        ("rbp_rawgrade_p0.95", None): "rbp_p_0_95",
+        ("ndcg", 10): "ndcg_at_10",
+        ("ap", None): "map",
+    }
+    checked = 0
+    for row in expected.itertuples():
+        column = names.get((row.metric, None if pd.isna(row.k) else int(row.k)))
+        if column is not None and not row.query_id.startswith("all"):
+            assert ours.loc[row.query_id, column] == pytest.approx(row.value, abs=1e-6)
+            checked += 1
+    assert checked == 400
