@@ -353,7 +353,10 @@ class Definition(_Model):
         for key, columns in (("input", _TREC_COLUMNS), ("judgments", _TREC_JUDGMENTS)):
             section = content.get(key)
             if isinstance(section, Mapping) and section.get("format") == "trec":
-                content[key] = {**section, "columns": columns | dict(section.get("columns", {}))}
+                named = dict(section.get("columns", {}))
+                if "query_key" in named and key == "judgments":
+                    columns = {k: v for k, v in columns.items() if k != "query_id"}
+                content[key] = {**section, "columns": columns | named}
                 if key == "input":
                     content.setdefault("rankers", _TREC_RANKERS)
         return content
@@ -530,7 +533,7 @@ def from_dict(content: Mapping[str, Any], where: str = "the configuration") -> C
         raise ConfigError(
             expected=f"a valid configuration in {where}",
             found="; ".join(describe(problem) for problem in error.errors()),
-            action="correct it; DESIGN of the keys: README, section Configuration",
+            action="correct it; the README lists all keys under Configuration",
         ) from error
 
 
