@@ -146,7 +146,9 @@ class Staging:
         columns = [F.col(c.name).cast(c.type).alias(c.name) for c in table.columns]
         selected = frame.select(*columns, *inner)
         if inner:
-            selected = selected.hint("rebalance", *inner)
+            # As text, since the hint of Spark 3.5's DataFrame takes no columns.
+            hint = f"SELECT /*+ REBALANCE({', '.join(inner)}) */ * FROM {{rows}}"  # noqa: S608  names of tables.py
+            selected = frame.sparkSession.sql(hint, rows=selected)
         path = f"{self.root.path}/{self._folder}/{name or table.name}"
         writer = selected.sortWithinPartitions(*inner, *table.key).write.mode("error")
         writer.partitionBy(*inner).parquet(f"{path}/date={self.day}")
