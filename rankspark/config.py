@@ -101,8 +101,6 @@ class Columns(_Model):
         return self
 
 
-Format = Literal["parquet", "orc", "csv", "json", "trec"]
-
 #: What a TREC run file has: `topic iteration item rank score tag`. The order is that of the scores;
 #: trec_eval does not look at the ranks, and neither do we.
 _TREC_COLUMNS = {
@@ -121,15 +119,25 @@ class Items(_Model):
     column: Sql
 
 
-class Input(_Model):
-    """Where the impressions are."""
+class Source(_Model):
+    """Where rows are: files, or a table of the catalog."""
 
     path: str | tuple[str, ...] | None = None
     table: str | None = None
-    format: Format = "parquet"
+    format: Literal["parquet", "orc", "csv", "json", "trec"] = "parquet"
     options: dict[str, str] = {}
     schema_: str | None = Field(default=None, alias="schema")
     where: Sql | None = None
+
+    def require_place(self) -> None:
+        """Raise a ValueError unless there is either a path or a table."""
+        if (self.path is None) == (self.table is None):
+            raise ValueError("needs exactly one of path and table")
+
+
+class Input(Source):
+    """Where the impressions are."""
+
     timezone: str = "UTC"
     position_base: Literal[0, 1] = 1
     columns: Columns
@@ -161,7 +169,7 @@ class JudgmentColumns(_Model):
         return self
 
 
-class Judgments(_Model):
+class Judgments(Source):
     """Relevance known beyond what was shown: a table, files, or TREC qrels.
 
     It takes the place of `input.columns.relevance`. The ideal, recall and MAP count all judged
@@ -170,12 +178,6 @@ class Judgments(_Model):
     for has no request that could count, and trec_eval leaves topics out too.
     """
 
-    path: str | tuple[str, ...] | None = None
-    table: str | None = None
-    format: Format = "parquet"
-    options: dict[str, str] = {}
-    schema_: str | None = Field(default=None, alias="schema")
-    where: Sql | None = None
     columns: JudgmentColumns
     unshown: Literal["zero", "leave_out"] | None = None
 
@@ -186,8 +188,7 @@ class Judgments(_Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (self.path is None) == (self.table is None):
-            raise ValueError("needs exactly one of path and table")
+        self.require_place()
         if self.unshown == "zero" and self.key == "query_key":
             raise ValueError("unshown = 'zero' needs judgments by query_id: no request was made")
         return self
@@ -202,19 +203,13 @@ class LabelColumns(_Model):
     relevance: Sql
 
 
-class Labels(_Model):
+class Labels(Source):
     """Relevance from events (clicks, orders) in a table of their own.
 
     An event counts for the impressions of its query and item that it follows `within` a time; of
     several the largest relevance does. An impression without an event has relevance 0.
     """
 
-    path: str | tuple[str, ...] | None = None
-    table: str | None = None
-    format: Literal["parquet", "orc", "csv", "json"] = "parquet"
-    options: dict[str, str] = {}
-    schema_: str | None = Field(default=None, alias="schema")
-    where: Sql | None = None
     within: str = Field(default="7 days", pattern=r"^[1-9]\d* (second|minute|hour|day)s?$")
     columns: LabelColumns
 
@@ -226,8 +221,9 @@ class Labels(_Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (self.path is None) == (self.table is None):
-            raise ValueError("needs exactly one of path and table")
+        self.require_place()
+        if self.format == "trec":
+            raise ValueError("format = 'trec' has no events; use [judgments] for qrels")
         return self
 
 
@@ -473,8 +469,7 @@ class Config(Definition):
 
     @model_validator(mode="after")
     def _path_or_table(self) -> Self:
-        if (self.input.path is None) == (self.input.table is None):
-            raise ValueError("input needs exactly one of path and table")
+        self.input.require_place()
         return self
 
     def canonical_json(self) -> str:

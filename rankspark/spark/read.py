@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from rankspark.config import Config, Definition, Input, Judgments, Labels
+from rankspark.config import Config, Definition, Source
 from rankspark.errors import InputError
 from rankspark.spark import trec
 
@@ -33,9 +33,7 @@ def read(spark: SparkSession, config: Config, day: date) -> DataFrame:
     return canonical(source(spark, config.input), config, day)
 
 
-def source(
-    spark: SparkSession, given: Input | Judgments | Labels, section: str = "input"
-) -> DataFrame:
+def source(spark: SparkSession, given: Source, section: str = "input") -> DataFrame:
     """A source as it is, filtered by its `where` only.
 
     Args:
@@ -69,7 +67,7 @@ def source(
     return frame
 
 
-def _read_options(given: Input | Judgments | Labels) -> dict[str, str]:
+def _read_options(given: Source) -> dict[str, str]:
     # Text has no types to infer: every column is read as text and cast at the boundary.
     defaults = {"header": "true"} if given.format == "csv" else {}
     return defaults | given.options
