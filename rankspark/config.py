@@ -462,7 +462,12 @@ class Definition(_Model):
 
 
 class Config(Definition):
-    """A whole configuration: a definition, its source and its output."""
+    """A whole configuration: a definition, its source and its output.
+
+    >>> config = load("conf/obd-small.toml")
+    >>> config.name, [str(measure) for measure in config.measures], config.evaluate.no_relevant
+    ('obd-small', ['hit@3', 'mrr'], 'zero')
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     output: Output
@@ -488,6 +493,9 @@ def _digest(text: str) -> str:
 
 def load(file: str | Path, overrides: Iterable[str] = ()) -> Config:
     """Read a TOML configuration.
+
+        >>> load("conf/obd-small.toml", ["output.path=/tmp/tables"]).output.path
+        '/tmp/tables'
 
     Args:
         file: its path.

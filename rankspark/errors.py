@@ -10,6 +10,11 @@ from __future__ import annotations
 class RanksparkError(Exception):
     """Base of every error that rankspark raises on purpose.
 
+        >>> print(ConfigError(expected="a cutoff", found="'ndcg@0'", action="count from 1"))
+        expected a cutoff; found 'ndcg@0'; count from 1
+        >>> ConfigError.exit_code
+        2
+
     Args:
         expected: what should have been there.
         found: what was there instead.

@@ -85,21 +85,26 @@ class Everywhere:
 
     @pytest.fixture
     @staticmethod
-    def published(spark: SparkSession, impressions: DataFrame, tmp_path: Path) -> str:
-        """The root of the tables of those impressions, as of experiment 007."""
-        impressions.write.parquet(str(tmp_path / "log"))
-        constants = {"date": "'2024-03-10'", "experiment": "'007'", "variant": "arm"}
+    def job(impressions: DataFrame, tmp_path: Path) -> config.Config:
+        """The configuration for those impressions, written as a log of one date."""
+        impressions.selectExpr("*", "'2024-03-10' AS day").write.parquet(str(tmp_path / "log"))
+        constants = {"date": "day", "experiment": "'007'", "variant": "arm"}
         names = {name: name for name in ("query_id", "item_id", "position", "relevance", "unit_id")}
-        job = config.from_dict(
+        return config.from_dict(
             {
                 "name": "doctest",
                 "input": {"path": str(tmp_path / "log"), "columns": constants | names},
                 "output": {"path": str(tmp_path / "tables")},
             }
         )
+
+    @pytest.fixture
+    @staticmethod
+    def published(spark: SparkSession, job: config.Config) -> str:
+        """The root of the tables of those impressions, as of experiment 007."""
         (result,) = pipeline.evaluate(spark, job, [dt.date(2024, 3, 10)])
         assert result.status == "published", result.error
-        return str(tmp_path / "tables")
+        return job.output.path
 
     @pytest.fixture(autouse=True)
     @staticmethod
@@ -110,7 +115,7 @@ class Everywhere:
         if isinstance(request.node, pytest.DoctestItem):
             source = "".join(example.source for example in request.node.dtest.examples)
             doctest_namespace["rankspark"] = rankspark
-            for name in ("spark", "impressions", "published"):
+            for name in ("spark", "impressions", "job", "published"):
                 if name in source:
                     doctest_namespace[name] = request.getfixturevalue(name)
 

@@ -119,7 +119,11 @@ class RankedLists:
 
     @classmethod
     def from_grades(cls, *lists: Sequence[float | None]) -> RankedLists:
-        """Lists of grades in rank order, None = unjudged; the ranks are 1, 2, 3 ..."""
+        """Lists of grades in rank order, None = unjudged; the ranks are 1, 2, 3 ...
+
+        >>> RankedLists.from_grades([1, None], [3]).offsets.tolist()
+        [0, 2, 3]
+        """
         offsets = bounds_of(np.array([len(grades) for grades in lists], dtype=np.int64))
         return cls(
             offsets=offsets,

@@ -70,6 +70,10 @@ TIES = Param("order", words=("order", "average"))
 class MeasureSpec:
     """What the registry knows of a measure.
 
+        >>> from rankspark import MEASURES
+        >>> MEASURES["ndcg"].range, MEASURES["ndcg"].cutoff
+        ('[0, 1]', 'optional')
+
     Attributes:
         kernel: computes it for a batch of lists: float64[n]. Its docstring is the full definition.
         definition: one line.

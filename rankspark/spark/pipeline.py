@@ -45,6 +45,10 @@ Progress = Callable[[date, str], None]
 class DateResult:
     """What became of one date.
 
+        >>> (result,) = rankspark.run(spark, job, [date(2024, 3, 9)])
+        >>> result.status, result.exit_code
+        ('failed', 3)
+
     Attributes:
         date: the date.
         status: `published` or `failed`.
@@ -92,6 +96,10 @@ def evaluate(
     progress: Progress | None = None,
 ) -> list[DateResult]:
     """Evaluate dates and publish each; a date that fails does not keep the others from running.
+
+        >>> (result,) = rankspark.run(spark, job, [date(2024, 3, 10)])
+        >>> result.status, result.counts["n_rows_read"], result.counts["n_queries"]
+        ('published', 5, 2)
 
     Args:
         spark: the session; its options are restored afterwards.
