@@ -181,8 +181,8 @@ def test_every_value_of_the_reference_comes_out(
 
 #: trec_eval's names of our measures, those with a cutoff below. It prints others that rankspark
 #: does not have: interpolated precision, gm_map, gm_bpref, 11pt_avg, infAP, Rndcg, ndcg_rel,
-#: relative and set measures, G, binG, utility, Rprec_mult, rbp, ndcg with gains of one's own. Of its files
-#: aqcM (-M100, the first 100 items only) and aqZ (z-scores) are not held against anything.
+#: relative and set measures, G, binG, utility, Rprec_mult, rbp, ndcg with gains of one's own.
+#: Of its files aqcM (-M100: the first 100 items only) and aqZ (z-scores) are not compared.
 PRINTED = {
     "map": "map",
     "Rprec": "r_precision",
