@@ -4,8 +4,9 @@
     <root>/_staging/<run_id>/<table>/date=D/...    what a run writes and audits
     <root>/<table>/date=D/experiment=E/*.parquet   what readers see
 
-Folders that begin with an underscore are invisible to Spark, pyarrow and DuckDB. A date is
-replaced by renaming its folder, so a table's date is the old one or the new one.
+What is staged lies beside the tables' folders, where their readers do not look. A date is replaced
+by two renames of its folder: the old one away, the new one in. Between them a reader can miss the
+date, and a kill exactly there leaves the old one below _staging/<run_id>/replaced.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Defin
         element = arrays[name]
         assert isinstance(element, T.ArrayType)  # noqa: S101  transform() gives nothing else
         members.append(f"{typed(name, sql, element.elementType)} as {name}")
-    # A null element is no item; Spark would turn it into a struct of nulls.
+    # A null element becomes a struct of nulls, which check.py rejects for its item_id.
     return F.expr(f"transform({column}, ({ITEM}, {INDEX}) -> struct({', '.join(members)}))")
 
 
