@@ -36,6 +36,7 @@ class Evaluation:
     def queries(self) -> DataFrame:
         """One row a query and ranker, as in `query_metrics`; computed when it is used."""
         scored = pipeline.per_query(check.mark(self._rows, self.definition), self.definition)
+        scored = scored.where(f"n_items <= {self.definition.limits.max_list_length}")
         audit = {"dataset", "run_id", "computed_at"}
         table = self.definition.query_metrics
         return scored.select("experiment", *(n for n in table.column_names if n not in audit))

@@ -5,6 +5,7 @@ Works on what stands in the staged files, before anything is published.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -82,6 +83,7 @@ def _by_query(queries: DataFrame, config: Definition) -> DataFrame:
         .agg(
             F.count(F.lit(1)).alias("times"),
             F.max("n_experiments").alias("expected"),
+            F.max("n_items").alias("longest"),
             *(F.sum(name).alias(name) for name in _COUNTS),
         )
     )
@@ -93,37 +95,67 @@ def _query_key(config: Definition) -> list[str]:
     return ["experiment", "variant", "query_id"] if lone else ["query_id"]
 
 
-def settle_repeated(queries: DataFrame, staged: Staging, config: Config) -> Settled:
-    """Leave no query twice: the same list logged again counts once, one that differs is rejected.
+def settle(
+    queries: DataFrame,
+    staged: Staging,
+    config: Config,
+    regroup: Callable[[DataFrame], DataFrame] | None = None,
+) -> Settled:
+    """Leave no query twice, none in pieces and none that is too long.
 
     A query stands twice where its rows disagree about its unit or a slice, or where a nested log
-    holds it in two rows. That is rare, so the table is written again only then.
+    holds it in two rows: the same list logged again counts once, one that differs is rejected.
+    Where rows were taken as they stood in the log, it may have been cut in pieces. All that is
+    rare, so the table is written again only then.
+
+    Args:
+        queries: `query_metrics` as staged, with a row without values for a list that is too long.
+        staged: where.
+        config: the configuration.
+        regroup: makes the rows of `query_metrics` anew for a frame of query ids, from all rows of
+            the log; None where they were made so.
     """
     once = [F.coalesce(F.sum(F.expr(f"{name} div expected")), F.lit(0)) for name in _COUNTS]
-    row = (
-        _by_query(queries, config)
-        .agg(F.count_if(F.expr("times != expected")), F.count(F.lit(1)), *once)
-        .collect()[0]
-    )
-    if not row[0]:
-        return Settled(queries, Population(*row[1:]), [])
-    before = population(queries, config)
+    too_long = f"longest > {config.limits.max_list_length}"
+    by_query = _by_query(queries, config)
+    row = by_query.agg(
+        F.count_if(F.expr("times != expected")),
+        F.count_if(F.expr(too_long)),
+        F.count(F.lit(1)),
+        *once,
+    ).collect()[0]
+    if not row[0] and not row[1]:
+        return Settled(queries, Population(*row[2:]), [])
+    if row[0] and regroup is not None:
+        torn = by_query.where("times != expected").select("query_id").distinct()
+        table = config.query_metrics
+        again = staged.write(regroup(torn), table, name=f"{table.name}_regrouped")
+        whole = queries.join(torn, "query_id", "left_anti").unionByName(again)
+        return settle(staged.rewrite(whole, table), staged, config)
     key = _query_key(config)
+    long = by_query.where(too_long)
+    lost = population(queries.join(long, key, "left_semi"), config)
+    queries = queries.join(long, key, "left_anti")
+    before = population(queries, config)
     unique = queries.dropDuplicates()
-    differing = _by_query(unique, config).where("times != expected").select(*key)
+    differing = _by_query(unique, config).where("times != expected")
     rejected = population(queries.join(differing, key, "left_semi"), config)
-    example = F.to_json(F.struct("query_id"))
-    ids = differing.select("query_id").distinct().orderBy("query_id").limit(check.MAX_EXAMPLES)
-    examples = [found[0] for found in ids.select(example).collect()]
+    examples = {name: _longest(found) for name, found in (("long", long), ("differ", differing))}
     settled = staged.rewrite(unique.join(differing, key, "left_anti"), config.query_metrics)
     kept = population(settled, config)
-    findings = []
-    again = before.n_rows - kept.n_rows - rejected.n_rows
-    if again:
-        findings.append(Finding("query_logged_twice", "repaired", again))
-    if rejected.n_rows:
-        findings.append(Finding("query_contradicts_itself", "rejected", rejected.n_rows, examples))
-    return Settled(settled, kept, findings)
+    twice = before.n_rows - kept.n_rows - rejected.n_rows
+    findings = [
+        Finding("list_too_long", "rejected", lost.n_rows, examples["long"]),
+        Finding("query_contradicts_itself", "rejected", rejected.n_rows, examples["differ"]),
+        Finding("query_logged_twice", "repaired", twice),
+    ]
+    return Settled(settled, kept, [finding for finding in findings if finding.n_rows])
+
+
+def _longest(by_query: DataFrame) -> list[str]:
+    example = F.to_json(F.struct("query_id", "n_items"))
+    longest = by_query.orderBy(F.desc("n_items"), "query_id").limit(check.MAX_EXAMPLES)
+    return [row[0] for row in longest.select(example).collect()]
 
 
 def account(
@@ -163,8 +195,8 @@ def account(
             found="no row of that date",
             action="check that the day's log has arrived, input.where and input.columns.date",
         )
-    if accounted != total:
-        left_out = lists.left_out(marked, config, origins)
+    if accounted != total and origins.judged is not None:
+        left_out = lists.without_judgment(marked, config, origins.judged)
         accounted += sum(finding.n_rows for finding in left_out)
         findings += left_out
     if accounted != total:

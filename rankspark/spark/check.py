@@ -104,7 +104,7 @@ def _lone_item_reason(config: Definition) -> str:
     return f"case when not ({placeholder}) then {item_reason(config)} end"
 
 
-def item_struct(config: Definition, prefix: str = "") -> str:
+def item_members(config: Definition, prefix: str = "") -> list[str]:
     """SQL: the item as the scorer takes it: item_id, position from 1, relevance, scores."""
     members = [f"{prefix}item_id as item_id"]
     if config.labels is not None:
@@ -121,7 +121,7 @@ def item_struct(config: Definition, prefix: str = "") -> str:
         for ranker in config.parsed_rankers
         if not ranker.by_position
     ]
-    return f"struct({', '.join(members)})"
+    return members
 
 
 def mark(rows: DataFrame, config: Definition) -> DataFrame:
@@ -197,7 +197,8 @@ def _example(rows: DataFrame, wanted: Column) -> Column:
 
 def blank(column: str) -> str:
     """SQL: whether a text column is null or has no character but spaces."""
-    return f"{column} is null or trim({column}) = ''"
+    # Only text that begins with a space, or is empty, needs to be trimmed to be known.
+    return f"{column} is null or ({column} < '!' and trim({column}) = '')"
 
 
 def _unstorable(column: str) -> str:

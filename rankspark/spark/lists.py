@@ -1,20 +1,35 @@
-"""Clean rows -> ranked lists' raw material: one row a query, with its items in an array.
+"""Clean rows -> lists: one row a query, with its items in an array.
 
-Flat rows are shuffled once, by query, and grouped where they land. The item is packed into a struct
-before the shuffle, so that grouping copies one value an item. Nested rows are not shuffled at all.
+Flat rows are shuffled once, by query, packed into blocks (:mod:`rankspark.spark.blocks`), and cut
+into lists (:mod:`rankspark.spark.runs`) on their way to the scorer. Where the rows of a query stand
+together in the log already, they are not shuffled: that no query was cut in two is seen afterwards,
+in the results. Nested rows are lists as they are. Memory is bounded however long a list is.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from rankspark.config import Definition
 from rankspark.spark import check
 from rankspark.spark.judge import Judged
 from rankspark.spark.label import Labelled
+from rankspark.spark.blocks import BUCKET, Layout, Pack, Unpack
+from rankspark.spark.runs import QUERY_HASH, Chain, Runs, Step
+
+#: Rows by whose order a log is judged.
+_PROBED_ROWS = 10_000
+#: Parts of the day that are grouped one after the other, whatever the number of tasks.
+_N_BUCKETS = 512
+#: A query with more rows than this, and than 16 lists at their longest, may be grouped in pieces.
+_MAX_QUERY_ROWS = 1 << 17
+_LITERAL = re.compile(r"\s*'[^'\\]*'\s*")
+_PAIRS = "array<struct<key: string, value: string>>"
 
 
 @dataclass(frozen=True)
@@ -37,37 +52,149 @@ def attribute_columns(config: Definition) -> list[str]:
     return ["unit_id", "query_key", *config.evaluate.slice_columns]
 
 
-def lists(rows: DataFrame, config: Definition) -> DataFrame:
-    """Group canonical rows into lists; rows and items with a reason against them are left out.
+def list_columns(config: Definition) -> list[str]:
+    """All columns of a list but its items."""
+    return [*query_columns(config), *attribute_columns(config)]
 
-    Args:
-        rows: canonical rows; flat ones with `reason`.
-        config: the configuration.
+
+def constants(config: Definition) -> dict[str, str]:
+    """SQL of the columns that are the same in all lists, and so need not travel with every row."""
+    columns = config.input.columns
+    given = {
+        "experiment": columns.experiment or "",
+        "variant": columns.variant or "",
+        "unit_id": columns.unit_id or "null",
+        "query_key": columns.query_key or "null",
+    }
+    wanted = set(list_columns(config))
+    return {
+        name: f"cast({sql} as string)"
+        for name, sql in given.items()
+        if name in wanted and (sql == "null" or _LITERAL.fullmatch(sql))
+    }
+
+
+def of_nested(rows: DataFrame, config: Definition) -> DataFrame:
+    """Lists of nested rows; rows and items with a reason against them are left out.
 
     Returns:
-        One row a query: its name, its attributes, `items` (an array of structs as of
-        :func:`rankspark.spark.check.item_struct`, never null) and `n_placeholders`.
+        One row a list: its columns, `items` (an array of structs, null where there are more than
+        `limits.max_list_length`) and `n_rows`, the impressions.
     """
-    names = [*query_columns(config), *attribute_columns(config)]
-    if config.input.items is not None:
-        good = f"filter(items, item -> {check.item_reason(config, 'item.')} is null)"
-        packed = f"transform({good}, item -> {check.item_struct(config, 'item.')})"
-        return rows.where(f"{check.row_reason(config)} is null").select(
-            *names,
-            F.expr(f"coalesce({packed}, array())").alias("items"),
-            F.lit(0).alias("n_placeholders"),
-        )
-    item = F.expr(f"case when item_id is not null then {check.item_struct(config)} end")
+    good = f"filter(items, item -> {check.item_reason(config, 'item.')} is null)"
+    item = f"struct({', '.join(check.item_members(config, 'item.'))})"
+    packed = f"coalesce(transform({good}, item -> {item}), array())"
     return (
-        rows.where("reason is null")
-        .select(*names, item.alias("item"))
-        # By query_id alone: the grouping below is satisfied with it, whereas a literal experiment
-        # among the keys would be folded away and the rows shuffled again.
-        .repartition("query_id")
-        .groupBy(*names)
-        .agg(F.collect_list("item").alias("items"), F.count(F.lit(1)).alias("n_rows"))
-        .select(*names, "items", F.expr("cast(n_rows - size(items) as int) as n_placeholders"))
+        rows.where(f"{check.row_reason(config)} is null")
+        .select(*list_columns(config), F.expr(packed).alias("items"))
+        .withColumn("n_rows", F.size("items"))
+        .withColumn(
+            "items", F.expr(f"if(n_rows <= {config.limits.max_list_length}, items, null)")
+        )
     )
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Flat rows on their way to lists.
+
+    Attributes:
+        frame: what the engine hands to Python: rows, or blocks of them.
+        steps: what makes Arrow batches of lists of it, one after the other, on the executors.
+        schema: of the lists, as of :func:`of_nested` but for :func:`constants`.
+    """
+
+    frame: DataFrame
+    steps: tuple[Step, ...]
+    schema: T.StructType
+
+
+def cut(rows: DataFrame, config: Definition, *, together: bool) -> Cut:
+    """Bring the rows of each query together.
+
+    Args:
+        rows: canonical flat rows with `reason`; those with a reason are left out.
+        config: the configuration.
+        together: whether the rows of a query stand together in the log as it is.
+    """
+    fixed = constants(config)
+    names = [name for name in list_columns(config) if name not in fixed]
+    good = rows.where("reason is null")
+    if "assignments" in names:
+        # An array cannot be compared with the one before; its text can.
+        good = good.withColumn("assignments", F.to_json("assignments"))
+    members = good.select(*(F.expr(member) for member in check.item_members(config)))
+    items = T.ArrayType(T.StructType(members.schema.fields))
+    schema = T.StructType(
+        [*good.select(*names).schema.fields, T.StructField("items", items)]
+    ).add("n_rows", T.IntegerType())
+    longest = config.limits.max_list_length
+    runs = Runs(tuple(names), tuple(members.columns), longest)
+    selected = [*names, *(F.expr(member) for member in check.item_members(config))]
+    if together:
+        return Cut(good.select(*selected), (runs,), schema)
+    hashed = good.select(*selected, F.xxhash64("query_id").alias(QUERY_HASH))
+    layout = Layout(tuple((f.name, f.dataType.simpleString()) for f in hashed.schema.fields))
+    blocks = hashed.mapInArrow(Pack(layout, _N_BUCKETS).__call__, layout.block_schema)
+    shuffled = blocks.repartition(BUCKET).sortWithinPartitions(BUCKET)
+    unpack = Unpack(layout, max(_MAX_QUERY_ROWS, 16 * longest))
+    return Cut(shuffled, (unpack, runs), schema)
+
+
+def of_rows(rows: Cut, config: Definition) -> DataFrame:
+    """Lists of flat rows, as of :func:`of_nested`, where they are to be joined."""
+    return completed(rows.frame.mapInArrow(Chain(rows.steps).__call__, rows.schema), config)
+
+
+def completed(frame: DataFrame, config: Definition) -> DataFrame:
+    """Give lists, or what was made of them, the columns that did not travel with the rows."""
+    known = {name: F.expr(sql) for name, sql in constants(config).items()}
+    if "assignments" in frame.columns:
+        known["assignments"] = F.from_json("assignments", _PAIRS)
+    return frame.withColumns(known)
+
+
+def with_origins(lists: DataFrame, origins: Origins) -> DataFrame:
+    """The lists with `judged` or `events`; those without a judgment are left out."""
+    if origins.labelled is not None:
+        return lists.join(origins.labelled.by_query, "query_id", "left")
+    judged = origins.judged
+    return lists if judged is None else lists.join(judged.pools, judged.key)
+
+
+def stand_together(rows: DataFrame, config: Definition) -> bool:
+    """Whether the rows of a query stand together in a log, going by the first of them.
+
+    It decides how lists are made, never what they are.
+
+    Args:
+        rows: canonical flat rows with `reason`.
+        config: the configuration.
+    """
+    first = rows.where("reason is null").select("query_id").limit(_PROBED_ROWS).toPandas()
+    ids = first["query_id"]
+    n_runs = int((ids != ids.shift()).sum())
+    return n_runs == ids.nunique() and 2 * n_runs <= len(ids)
+
+
+def without_judgment(rows: DataFrame, config: Definition, judged: Judged) -> list[check.Finding]:
+    """Count the rows of the lists that have no judgment, without building the lists."""
+    names = list_columns(config)
+    if config.input.items is None:
+        counted = (
+            rows.where("reason is null").groupBy(*names).agg(F.count(F.lit(1)).alias("n_rows"))
+        )
+    else:
+        counted = of_nested(rows, config).select(*names, "n_rows")
+    known = judged.pools.select(judged.key)
+    lost = counted.join(known, judged.key, "left_anti")
+    n_rows = lost.agg(F.coalesce(F.sum("n_rows"), F.lit(0))).collect()[0][0]
+    if not n_rows:
+        return []
+    example = F.to_json(F.struct("query_id", "n_rows"))
+    longest = lost.orderBy(F.desc("n_rows"), "query_id").limit(check.MAX_EXAMPLES)
+    examples = [row[0] for row in longest.select(example).collect()]
+    return [check.Finding("query_not_judged", "rejected", n_rows, examples)]
 
 
 def items_type(config: Definition) -> str:
@@ -78,43 +205,3 @@ def items_type(config: Definition) -> str:
     scores = [r for r in config.parsed_rankers if not r.by_position]
     members += [f"score_{ranker.name}: double" for ranker in scores]
     return f"array<struct<{', '.join(members)}>>"
-
-
-def scorable(grouped: DataFrame, config: Definition, origins: Origins) -> DataFrame:
-    """The lists within `limits.max_list_length`, with their judgments or events where given."""
-    short = grouped.where(F.size("items") <= config.limits.max_list_length)
-    if origins.labelled is not None:
-        return short.join(origins.labelled.by_query, "query_id", "left")
-    judged = origins.judged
-    return short if judged is None else short.join(judged.pools, judged.key)
-
-
-def left_out(rows: DataFrame, config: Definition, origins: Origins) -> list[check.Finding]:
-    """Count the rows of the lists that :func:`scorable` leaves out, without building the lists."""
-    names = [*query_columns(config), *attribute_columns(config)]
-    judged = origins.judged
-    if config.input.items is None:
-        counted = (
-            rows.where("reason is null")
-            .groupBy(*names)
-            .agg(F.count("item_id").alias("n_items"), F.count(F.lit(1)).alias("n_rows"))
-        )
-    else:
-        size = F.size("items")
-        counted = lists(rows, config).select(*names, size.alias("n_items"), size.alias("n_rows"))
-    reason = f"case when n_items > {config.limits.max_list_length} then 'list_too_long'"
-    if judged is None:
-        counted = counted.withColumn("reason", F.expr(f"{reason} end"))
-    else:
-        known = judged.pools.select(judged.key, F.lit(1).alias("known"))
-        counted = counted.join(known, judged.key, "left").withColumn(
-            "reason", F.expr(f"{reason} when known is null then 'query_not_judged' end")
-        )
-    lost = counted.where("reason is not null")
-    findings = []
-    for reason, n_rows in lost.groupBy("reason").agg(F.sum("n_rows")).orderBy("reason").collect():
-        example = F.to_json(F.struct("query_id", "n_items"))
-        longest = lost.where(F.col("reason") == reason).orderBy(F.desc("n_items"), "query_id")
-        examples = longest.limit(check.MAX_EXAMPLES).select(example).collect()
-        findings.append(check.Finding(reason, "rejected", n_rows, [row[0] for row in examples]))
-    return findings

@@ -110,7 +110,8 @@ def evaluate(
     root = publish.Root.open(config.output.path)
     root.refuse_other(config.name)
     results = []
-    with session.options(spark, timezone=config.input.timezone):
+    flat = config.input.items is None
+    with session.options(spark, timezone=config.input.timezone, flat=flat):
         for day in dates:
             result = DateResult(day, "failed", run_id=_run_id())
             try:
@@ -145,10 +146,21 @@ def per_query(
     marked: DataFrame,
     config: Definition,
     origins: lists.Origins | None = None,
+    *,
+    together: bool = False,
 ) -> DataFrame:
-    """Checked canonical rows -> one row a query, ranker and, with assignments, experiment."""
-    grouped = lists.scorable(lists.lists(marked, config), config, origins or lists.Origins())
-    scored = score.score(grouped, config)
+    """Checked canonical rows -> one row a query, ranker and, with assignments, experiment.
+
+    A list longer than `limits.max_list_length` has a row with its `n_items` and no values.
+
+    Args:
+        marked: as of :func:`rankspark.spark.check.mark`.
+        config: the configuration.
+        origins: where relevance comes from, if not from the rows.
+        together: whether the flat rows of a query stand together. Where they do not all, a query
+            has several rows.
+    """
+    scored = _scored(marked, config, origins or lists.Origins(), together=together)
     if config.input.columns.assignments is None:
         return scored.withColumn("n_experiments", F.lit(1))
     # Scored once; only the result is repeated for each experiment of the request.
@@ -164,6 +176,21 @@ def per_query(
         *others,
         "n_experiments",
     )
+
+
+def _scored(
+    marked: DataFrame, config: Definition, origins: lists.Origins, *, together: bool
+) -> DataFrame:
+    if config.input.items is not None:
+        grouped = lists.of_nested(marked, config)
+    else:
+        rows = lists.cut(marked, config, together=together)
+        if origins.judged is None and origins.labelled is None:
+            # With nothing to join, rows are cut into lists and scored in one go.
+            scored = score.score(rows.frame, config, rows.steps, rows.schema)
+            return lists.completed(scored, config)
+        grouped = lists.of_rows(rows, config)
+    return score.score(lists.with_origins(grouped, origins), config)
 
 
 def _evaluate_date(
@@ -184,11 +211,16 @@ def _evaluate_date(
         marked = check.mark(rows, config)
         observed = marked.observe(observation, *check.row_counts(config))
         origins = _origins(spark, config, result.date)
-        scored = per_query(observed, config, origins)
+        together = config.input.items is None and lists.stand_together(marked, config)
+        scored = per_query(observed, config, origins, together=together)
         queries = staged.write(_stamped(scored, stamp), queries_table)
 
+        def regroup(ids: DataFrame) -> DataFrame:
+            concerned = marked.join(ids, "query_id", "left_semi")
+            return _stamped(per_query(concerned, config, origins), stamp)
+
         stage("check")
-        settled = audit.settle_repeated(queries, staged, config)
+        settled = audit.settle(queries, staged, config, regroup if together else None)
         account = audit.account(observation, rows, marked, settled, origins, config, result.date)
         queries, unshown = _with_unshown(settled.queries, origins.judged, staged, config, stamp)
         account.findings.extend(unshown)
@@ -268,7 +300,7 @@ def _with_unshown(
         *(F.lit(None).cast("string").alias(name) for name in lists.attribute_columns(config)),
         F.expr(f"cast(array() as {item})").alias("items"),
         "judged",
-        F.lit(0).alias("n_placeholders"),
+        F.lit(0).alias("n_rows"),
     )
     zeros = _stamped(score.score(absent, config).withColumn("n_experiments", F.lit(1)), stamp)
     both = queries.drop("date").unionByName(zeros.select(*queries.drop("date").columns))

@@ -120,7 +120,7 @@ def canonical(frame: DataFrame, config: Definition, day: date | None) -> DataFra
     row_types = resolve(frame, row)
     if day is not None and columns.date is not None:
         date_type = resolve(frame, {"date": columns.date})["date"]
-        frame = frame.where(_date_sql(columns.date, date_type) + f" = DATE'{day}'")
+        frame = frame.where(_is_day(columns.date, date_type, day))
     outputs = [F.expr(typed(name, sql, row_types[name])).alias(name) for name, sql in row.items()]
     if config.input.items is None:
         types = resolve(frame, item)
@@ -249,11 +249,13 @@ def typed(name: str, sql: str, found: T.DataType, prefix: str = "input.columns")
     return f"cast(({sql}) as string)"
 
 
-def _date_sql(sql: str, found: T.DataType) -> str:
+def _is_day(sql: str, found: T.DataType, day: date) -> str:
+    """SQL: whether a column is that day."""
     if isinstance(found, T.DateType):
-        return f"({sql})"
+        return f"({sql}) = DATE'{day}'"
     if isinstance(found, T.StringType):
-        return f"try_cast(({sql}) as date)"
+        # Text as it is usually written need not be parsed in every row.
+        return f"(({sql}) = '{day}' or try_cast(({sql}) as date) = DATE'{day}')"
     raise _wrong_type("input.columns.date", sql, found, "a DATE, or text as YYYY-MM-DD")
 
 

@@ -20,14 +20,16 @@ from rankspark.errors import InputError
 from rankspark.measures import Measure, Options, RankedLists, ranking
 from rankspark.measures import score as score_lists
 from rankspark.measures.ranking import ShownItems
+from rankspark.spark.runs import Chain, Step
 
 if TYPE_CHECKING:  # executors have no pydantic
     from rankspark.config import Definition
 
 #: Items scored at once: bounds the kernels' memory (some 200 bytes an item) whatever a batch holds.
-CHUNK_ITEMS = 500_000
+CHUNK_ITEMS = 1 << 16
 
 COUNTS = (
+    "n_placeholders",
     "n_items",
     "n_judged",
     "n_relevant",
@@ -36,13 +38,17 @@ COUNTS = (
     "n_unscored",
     "n_events_unmatched",
 )
-_CONSUMED = ("items", "judged", "events", "n_placeholders")
+_CONSUMED = ("items", "n_rows", "judged", "events")
 N_RELEVANT = Measure.parse("n_relevant")
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """What the executors need to know; small and picklable."""
+    """Scores lists, or what `steps` make lists of; small and picklable.
+
+    Of a list without `items`, because they are too many, only `n_items` is known, which then is
+    above `limits.max_list_length`.
+    """
 
     measures: tuple[Measure, ...]
     options: Options
@@ -51,10 +57,11 @@ class Scorer:
     ties: str
     window: int
     names: tuple[str, ...]
+    steps: tuple[Step, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Score every list under every ranker."""
-        for batch in batches:
+        for batch in Chain(self.steps)(batches):
             for chunk in _chunks(batch):
                 yield from self._score(chunk)
 
@@ -62,19 +69,21 @@ class Scorer:
         names = batch.schema.names
         pools = batch.column("judged") if "judged" in names else None
         events = batch.column("events") if "events" in names else None
-        everything, judged, unmatched = shown_items(
-            batch.column("items"), pools, events, self.window
-        )
+        items = batch.column("items")
+        everything, judged, unmatched = shown_items(items, pools, events, self.window)
         unique = ranking.deduplicate(everything)
         shown = unique.items
+        n_rows = batch.column("n_rows").to_numpy()
+        cut = items.is_null().to_numpy(zero_copy_only=False)
         counts = {
-            "n_items": np.diff(shown.offsets),
+            "n_placeholders": np.where(cut, 0, n_rows - np.diff(everything.offsets)),
+            "n_items": np.where(cut, n_rows, np.diff(shown.offsets)),
             "n_judged": _count(~np.isnan(shown.relevance), shown.offsets),
             "n_duplicates": unique.n_duplicates,
             "n_conflicts": unique.n_conflicts,
             "n_events_unmatched": unmatched,
         }
-        passed = [batch.column(name) for name in (*self.names, "n_placeholders")]
+        passed = [batch.column(name) for name in self.names]
         for ranker, is_position, descending in self.rankers:
             ranked = self._ranked(shown, ranker, is_position=is_position, descending=descending)
             ranked = replace(ranked, judged=judged)
@@ -90,13 +99,12 @@ class Scorer:
                     pa.array([ranker], pa.string()).take(pa.array(np.zeros(len(batch), np.int32))),
                     *(pa.array(counts[name], pa.int32()) for name in COUNTS),
                     *(
-                        pa.array(values[measure], mask=np.isnan(values[measure]))
+                        pa.array(values[measure], mask=np.isnan(values[measure]) | cut)
                         for measure in self.measures
                     ),
                 ],
                 names=[
                     *self.names,
-                    "n_placeholders",
                     "ranker",
                     *COUNTS,
                     *(measure.column_name for measure in self.measures),
@@ -120,13 +128,23 @@ class Scorer:
         return ranked
 
 
-def score(lists: DataFrame, config: Definition) -> DataFrame:
-    """Score lists: one row a query and ranker, as in `query_metrics` but for the audit columns.
+def score(
+    lists: DataFrame,
+    config: Definition,
+    steps: tuple[Step, ...] = (),
+    schema: T.StructType | None = None,
+) -> DataFrame:
+    """Score lists: one row a list and ranker, as in `query_metrics` but for the audit columns.
 
     Args:
-        lists: as of :func:`rankspark.spark.lists.lists`.
+        lists: their columns, `items` and `n_rows`; with judgments `judged`, with events `events`.
+            Or, with `steps`, what these make such lists of.
         config: the configuration.
+        steps: functions of Arrow batches, run before on the executors.
+        schema: of the lists, where there are steps.
     """
+    fields = (schema or lists.schema).fields
+    passed = [field for field in fields if field.name not in _CONSUMED]
     scorer = Scorer(
         measures=config.measures,
         options=config.evaluate.options,
@@ -134,19 +152,18 @@ def score(lists: DataFrame, config: Definition) -> DataFrame:
         gaps=config.evaluate.rank == "position",
         ties=config.evaluate.tied_scores,
         window=0 if config.labels is None else config.labels.seconds * 1_000_000,
-        names=tuple(name for name in lists.columns if name not in _CONSUMED),
+        names=tuple(field.name for field in passed),
+        steps=steps,
     )
-    passed = [field for field in lists.schema.fields if field.name in scorer.names]
-    schema = T.StructType(
+    scored = T.StructType(
         [
             *passed,
-            T.StructField("n_placeholders", T.IntegerType()),
             T.StructField("ranker", T.StringType()),
             *(T.StructField(name, T.IntegerType()) for name in COUNTS),
             *(T.StructField(measure.column_name, T.DoubleType()) for measure in config.measures),
         ]
     )
-    return lists.mapInArrow(scorer.__call__, schema)
+    return lists.mapInArrow(scorer.__call__, scored)
 
 
 def shown_items(

@@ -85,6 +85,10 @@ _FASTER = {
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(2**31 - 1),
     "spark.sql.parquet.compression.codec": "zstd",
 }
+# With a limit in bytes, Spark 4 adds up a batch's buffers again after every row: for rows of one
+# item that doubles the time to hand them over, and spark.sql.execution.arrow.maxRecordsPerBatch
+# bounds such batches by itself. Batches of lists keep the limit.
+_FLAT = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +131,9 @@ def get_session(
 
 
 @contextmanager
-def options(spark: SparkSession, timezone: str = "UTC") -> Iterator[None]:
+def options(
+    spark: SparkSession, timezone: str = "UTC", *, flat: bool = False
+) -> Iterator[None]:
     """Set the session options that rankspark's tables and speed depend on; restore them at the end.
 
     They count when a DataFrame is computed or written, not when it is built. Threads that share a
@@ -140,13 +146,15 @@ def options(spark: SparkSession, timezone: str = "UTC") -> Iterator[None]:
     Args:
         spark: the session, classic or Connect.
         timezone: of dates and timestamps in SQL.
+        flat: whether Python gets single impressions, not lists, as rows.
 
     Raises:
         ConfigError: the session does not let an option be set on which the results depend.
     """
     before: dict[str, str | None] = {}
     try:
-        for key, value in {"spark.sql.session.timeZone": timezone, **_NEEDED, **_FASTER}.items():
+        wanted = {"spark.sql.session.timeZone": timezone, **_NEEDED, **_FASTER}
+        for key, value in (wanted | (_FLAT if flat else {})).items():
             # With a default given, an option that is not set is None, not its built-in default.
             was = spark.conf.get(key, None)
             try:
@@ -179,7 +187,7 @@ def _refused(spark: SparkSession, key: str, value: str, error: PySparkException)
         if spark.conf.get(key) == value:
             return
     reason = str(error).partition("\n")[0]
-    if key in _FASTER:
+    if key in _FASTER | _FLAT:
         _log.warning(
             "this session cannot set %s = %s (%s); rankspark is slower", key, value, reason
         )
