@@ -5,7 +5,7 @@ Sums over units (`RatioMoments`) become exact means (`delta`, `jackknife`, `cupe
 `noninferiority`, `confidence_sequence`, `mde`.
 """
 
-from rankspark.stats.bootstrap import Bootstrap, Replicates, bootstrap, replicates
+from rankspark.stats.by_rank import Decomposition, RankChange, decompose
 from rankspark.stats.checks import (
     SampleRatio,
     design_effect,
@@ -15,9 +15,10 @@ from rankspark.stats.checks import (
     queries_per_unit_p,
     sample_ratio,
 )
-from rankspark.stats.cuped import Cuped, CupedMoments, cuped
-from rankspark.stats.decompose import Decomposition, RankChange, decompose
-from rankspark.stats.difference import (
+from rankspark.stats.covariate import Cuped, CupedMoments, cuped
+from rankspark.stats.families import Adjusted, adjust
+from rankspark.stats.lift import Lift, fieller
+from rankspark.stats.pair import (
     Difference,
     Pair,
     contrast,
@@ -27,8 +28,6 @@ from rankspark.stats.difference import (
     noninferiority,
     paired,
 )
-from rankspark.stats.families import Adjusted, adjust
-from rankspark.stats.lift import Lift, fieller
 from rankspark.stats.power import mde, mde_ratio, planned_mde, required_units
 from rankspark.stats.ratio import (
     Mean,
@@ -39,6 +38,7 @@ from rankspark.stats.ratio import (
     estimate,
     jackknife,
 )
+from rankspark.stats.resample import Bootstrap, Replicates, bootstrap, replicates
 from rankspark.stats.sequence import AlwaysValid, confidence_sequence
 from rankspark.stats.verdict import Evidence, Rules, Verdict, judge
 

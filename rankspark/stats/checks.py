@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import scipy.stats
 
-from rankspark.stats.difference import difference, independent
+from rankspark.stats.pair import difference, independent
 from rankspark.stats.ratio import RatioMoments, delta
 
 MIN_EXPECTED = 8

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rankspark.stats.difference import check_alpha
+from rankspark.stats.pair import check_alpha
 
 AdjustMethod = Literal["holm", "benjamini_hochberg", "none"]
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from scipy.stats import t as student
 
-from rankspark.stats.difference import Pair, check_alpha, contrast
+from rankspark.stats.pair import Pair, check_alpha, contrast
 from rankspark.stats.ratio import Status
 
 

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.stats import nct, norm
 from scipy.stats import t as student
 
-from rankspark.stats.difference import Difference, check_alpha
+from rankspark.stats.pair import Difference, check_alpha
 from rankspark.stats.ratio import Mean
 
 # From here the noncentral t is the normal to eight digits, and its series grows slow.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rankspark.stats.difference import Difference, check_alpha
+from rankspark.stats.pair import Difference, check_alpha
 
 PLANNED_UNITS = 5000
 """For which number of units the sequence is tightest, where none was planned."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rankspark.stats.difference import SMALL
+from rankspark.stats.pair import SMALL
 from rankspark.stats.ratio import Status
 
 Role = Literal["primary", "secondary", "guardrail"]

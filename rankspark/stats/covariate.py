@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rankspark.stats.difference import Pair
+from rankspark.stats.pair import Pair
 from rankspark.stats.ratio import Ints, Mean, RatioMoments, Status, delta
 
 

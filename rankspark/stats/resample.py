@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from rankspark.stats.difference import check_alpha
+from rankspark.stats.pair import check_alpha
 from rankspark.stats.ratio import Ints
 
 REPLICATES = 1000

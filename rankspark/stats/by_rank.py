@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rankspark.stats.difference import Pair, contrast, difference
+from rankspark.stats.pair import Pair, contrast, difference
 
 
 @dataclass(frozen=True)
