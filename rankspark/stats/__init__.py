@@ -19,6 +19,7 @@ from rankspark.stats.covariate import Cuped, CupedMoments, cuped
 from rankspark.stats.families import Adjusted, adjust
 from rankspark.stats.lift import Lift, fieller
 from rankspark.stats.pair import (
+    Contrast,
     Difference,
     Pair,
     contrast,
@@ -46,6 +47,7 @@ __all__ = [
     "Adjusted",
     "AlwaysValid",
     "Bootstrap",
+    "Contrast",
     "Cuped",
     "CupedMoments",
     "Decomposition",

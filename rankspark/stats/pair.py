@@ -89,7 +89,12 @@ class Difference:
 
 
 def independent(control: RatioMoments, treatment: RatioMoments) -> Pair:
-    """Two groups of units, by the delta method."""
+    """Two groups of units, by the delta method.
+
+    >>> few = RatioMoments.of([0, 1], [1, 1])
+    >>> independent(few, few).n_units
+    4
+    """
     return Pair(delta(control), delta(treatment))
 
 
@@ -123,6 +128,11 @@ def paired(control: RatioMoments, treatment: RatioMoments, differences: RatioMom
     With a query a unit the test of :func:`difference` is the paired t-test; else it is the
     one-sample test of cluster-robust least squares with units - 1 degrees of freedom.
 
+        >>> a, b, gaps = [0, 1, 1, 0], [1, 1, 1, 0], [1, 0, 0, 0]
+        >>> result = difference(paired(*(RatioMoments.of(x, [2] * 4) for x in (a, b, gaps))))
+        >>> result.effect, result.t, result.df
+        (0.125, 1.0, 3.0)
+
     Args:
         control: moments of one ranker.
         treatment: moments of the other.
@@ -144,7 +154,12 @@ def paired(control: RatioMoments, treatment: RatioMoments, differences: RatioMom
 
 
 def contrast(pair: Pair, weight: Fraction = Fraction(1)) -> Contrast:
-    """Treatment - weight · control with its variance, exact, and degrees of freedom."""
+    """Treatment - weight · control with its variance, exact, and degrees of freedom.
+
+    >>> few = RatioMoments.of([0, 1], [1, 1])
+    >>> contrast(independent(few, few), Fraction(1, 2))
+    Contrast(effect=Fraction(1, 4), variance=Fraction(5, 16), df=1.4706)
+    """
     control, treatment = pair.control, pair.treatment
     if control.mean is None or treatment.mean is None:
         return Contrast(None, None, None)

@@ -37,7 +37,11 @@ def mde(result: Difference, *, alpha: float = 0.05, power: float = 0.8) -> float
 
 
 def mde_ratio(result: Difference, *, alpha: float = 0.05, power: float = 0.8) -> float | None:
-    """|effect| / MDE: below 1 the test was too small for an effect like the one it shows."""
+    """|effect| / MDE: below 1 the test was too small for an effect like the one it shows.
+
+    >>> mde_ratio(Difference("ok", effect=-0.028, se=0.02, df=1e6))
+    0.4997
+    """
     smallest = mde(result, alpha=alpha, power=power)
     return None if smallest is None or result.effect is None else abs(result.effect) / smallest
 

@@ -87,6 +87,8 @@ def replicates(
 ) -> Replicates:
     """Resample units, with a bounded amount of memory.
 
+    Sums are int64: in billionths they hold nine billion queries of value 1 a variant.
+
         >>> replicates(["u0000"], [5], [1], count=4).x
         array([5, 0, 5, 5])
 
