@@ -277,8 +277,9 @@ def grouped_agg(spark: SparkSession, log: Log) -> Means:
         return ndcg_at_10(position.to_numpy(), relevance.to_numpy())
 
     def aggregate(function: Callable[[pd.Series, pd.Series], float]) -> Column:
-        called: Column = pandas_udf(function, "double")("position", "relevance")
-        return called.alias(function.__name__)
+        # pyspark's overloads would have the arguments be Any.
+        udf: Callable[..., Column] = pandas_udf(function, "double")  # type: ignore[call-overload]
+        return udf("position", "relevance").alias(function.__name__)
 
     return averaged(
         flat(spark, log).groupBy("variant", "query_id").agg(aggregate(mrr), aggregate(ndcg))
@@ -288,7 +289,7 @@ def grouped_agg(spark: SparkSession, log: Log) -> Means:
 def mllib(spark: SparkSession, log: Log) -> Means:
     """RankingMetrics: no mrr, and NDCG of binary relevance, from an RDD and a variant at a time.
 
-    It documents a third member, the grades, but PySpark 4.3 gives the same value whatever these are.
+    Its documentation has grades as a third member; PySpark 4.3 gives the same value with them.
     """
     from pyspark.mllib.evaluation import RankingMetrics
 
@@ -426,4 +427,4 @@ def in_memory(log: Log) -> pd.DataFrame:
     items = table["items"].combine_chunks()
     parents = table.select(["variant", "query_id"]).take(pc.list_parent_indices(items))
     members = pa.Table.from_struct_array(items.flatten())
-    return pd.concat([parents.to_pandas(), members.to_pandas()], axis="columns")
+    return pd.DataFrame(parents.to_pandas()).join(members.to_pandas())
