@@ -192,7 +192,7 @@ def main() -> None:
         shutil.rmtree(folder)
     ratios = compared(seconds)
     report(seconds, ratios)
-    for name in invited.keys() - present.keys():
+    for name in [name for name in invited if name not in present]:
         print(f"{name} left out: at most {MAX_ROWS[name]:,} rows")
     if options.json:
         content = {
