@@ -151,7 +151,8 @@ def _block_bounds(bucket: NDArray[np.uint16]) -> NDArray[np.int64]:
 
 def _binaries(data: object, offsets: NDArray[np.int64]) -> pa.Array:
     """Pieces of a buffer as BINARY values, not copied."""
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"" if data is None else data)]
+    values = pa.py_buffer(b"" if data is None else data)
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), values]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 

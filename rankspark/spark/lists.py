@@ -17,9 +17,9 @@ from pyspark.sql import types as T
 
 from rankspark.config import Definition
 from rankspark.spark import check
+from rankspark.spark.blocks import BUCKET, Layout, Pack, Unpack
 from rankspark.spark.judge import Judged
 from rankspark.spark.label import Labelled
-from rankspark.spark.blocks import BUCKET, Layout, Pack, Unpack
 from rankspark.spark.runs import QUERY_HASH, Chain, Runs, Step
 
 #: Rows by whose order a log is judged.
@@ -88,9 +88,7 @@ def of_nested(rows: DataFrame, config: Definition) -> DataFrame:
         rows.where(f"{check.row_reason(config)} is null")
         .select(*list_columns(config), F.expr(packed).alias("items"))
         .withColumn("n_rows", F.size("items"))
-        .withColumn(
-            "items", F.expr(f"if(n_rows <= {config.limits.max_list_length}, items, null)")
-        )
+        .withColumn("items", F.expr(f"if(n_rows <= {config.limits.max_list_length}, items, null)"))
     )
 
 
@@ -125,12 +123,13 @@ def cut(rows: DataFrame, config: Definition, *, together: bool) -> Cut:
         good = good.withColumn("assignments", F.to_json("assignments"))
     members = good.select(*(F.expr(member) for member in check.item_members(config)))
     items = T.ArrayType(T.StructType(members.schema.fields))
-    schema = T.StructType(
-        [*good.select(*names).schema.fields, T.StructField("items", items)]
-    ).add("n_rows", T.IntegerType())
+    schema = T.StructType([*good.select(*names).schema.fields, T.StructField("items", items)]).add(
+        "n_rows", T.IntegerType()
+    )
     longest = config.limits.max_list_length
     runs = Runs(tuple(names), tuple(members.columns), longest)
-    selected = [*names, *(F.expr(member) for member in check.item_members(config))]
+    selected = [F.col(name) for name in names]
+    selected += [F.expr(member) for member in check.item_members(config)]
     if together:
         return Cut(good.select(*selected), (runs,), schema)
     hashed = good.select(*selected, F.xxhash64("query_id").alias(QUERY_HASH))
@@ -162,14 +161,13 @@ def with_origins(lists: DataFrame, origins: Origins) -> DataFrame:
     return lists if judged is None else lists.join(judged.pools, judged.key)
 
 
-def stand_together(rows: DataFrame, config: Definition) -> bool:
+def stand_together(rows: DataFrame) -> bool:
     """Whether the rows of a query stand together in a log, going by the first of them.
 
     It decides how lists are made, never what they are.
 
     Args:
         rows: canonical flat rows with `reason`.
-        config: the configuration.
     """
     first = rows.where("reason is null").select("query_id").limit(_PROBED_ROWS).toPandas()
     ids = first["query_id"]

@@ -211,7 +211,7 @@ def _evaluate_date(
         marked = check.mark(rows, config)
         observed = marked.observe(observation, *check.row_counts(config))
         origins = _origins(spark, config, result.date)
-        together = config.input.items is None and lists.stand_together(marked, config)
+        together = config.input.items is None and lists.stand_together(marked)
         scored = per_query(observed, config, origins, together=together)
         queries = staged.write(_stamped(scored, stamp), queries_table)
 

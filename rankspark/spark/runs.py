@@ -1,4 +1,4 @@
-"""Rows that stand together -> lists: whole Arrow batches, cut where one list ends and the next begins.
+"""Rows that stand together -> lists: whole Arrow batches, cut where one list ends.
 
 Runs on the executors; needs numpy and pyarrow alone. Memory is bounded whatever the log holds: a
 list that is too long leaves its length and none of its items.

@@ -131,9 +131,7 @@ def get_session(
 
 
 @contextmanager
-def options(
-    spark: SparkSession, timezone: str = "UTC", *, flat: bool = False
-) -> Iterator[None]:
+def options(spark: SparkSession, timezone: str = "UTC", *, flat: bool = False) -> Iterator[None]:
     """Set the session options that rankspark's tables and speed depend on; restore them at the end.
 
     They count when a DataFrame is computed or written, not when it is built. Threads that share a

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 
 from rankspark import config, tables
-from rankspark.spark import check, pipeline, read
+from rankspark.spark import check, lists, pipeline, read
 
 if TYPE_CHECKING:
     import polars as pl
@@ -140,7 +140,9 @@ def configuration(
 def scored(definition: config.Config, spark: SparkSession, log: Log) -> Means:
     """Rankspark up to the scores of every query, averaged; of several rankers, the logged one's."""
     rows = read.read(spark, definition, log.day)
-    queries = pipeline.per_query(check.mark(rows, definition), definition)
+    marked = check.mark(rows, definition)
+    together = not log.nested and lists.stand_together(marked)
+    queries = pipeline.per_query(marked, definition, together=together)
     columns = [measure.column_name for measure in definition.measures]
     found = queries.groupBy("variant", "ranker").agg(*(F.avg(c).alias(c) for c in columns))
     return {

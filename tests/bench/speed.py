@@ -185,7 +185,7 @@ def main() -> None:
         invited = {n: c for n, c in everyone.items() if not options.only or n in options.only}
         present = {n: c for n, c in invited.items() if MAX_ROWS.get(n, math.inf) >= options.rows}
         write_log(log.folder, options.rows, options.order)
-        with session.options(spark):
+        with session.options(spark, flat=options.order != "nested"):
             expected = reference(spark, log, folder, present)
             seconds = measure(present, expected, options.rounds)
     finally:
