@@ -149,7 +149,7 @@ def _block_bounds(bucket: NDArray[np.uint16]) -> NDArray[np.int64]:
     return np.append(first + within * BLOCK_ROWS, len(bucket))
 
 
-def _binaries(data: object, offsets: NDArray[np.int64]) -> pa.Array:
+def _binaries(data: object, offsets: NDArray[np.signedinteger]) -> pa.Array:
     """Pieces of a buffer as BINARY values, not copied."""
     values = pa.py_buffer(b"" if data is None else data)
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), values]

@@ -131,8 +131,9 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
     plans = []
     with session.options(spark, timezone=config.input.timezone), _engine_errors():
         for day in dates:
-            rows = read.read(spark, config, day)
-            scored = per_query(check.mark(rows, config), config, _origins(spark, config, day))
+            marked = check.mark(read.read(spark, config, day), config)
+            together = _together(marked, config)
+            scored = per_query(marked, config, _origins(spark, config, day), together=together)
             replaces = [
                 f"{table.name}/{partition}"
                 for table in (config.query_metrics, tables.METRICS, tables.REJECTS)
@@ -211,7 +212,7 @@ def _evaluate_date(
         marked = check.mark(rows, config)
         observed = marked.observe(observation, *check.row_counts(config))
         origins = _origins(spark, config, result.date)
-        together = config.input.items is None and lists.stand_together(marked)
+        together = _together(marked, config)
         scored = per_query(observed, config, origins, together=together)
         queries = staged.write(_stamped(scored, stamp), queries_table)
 
@@ -256,6 +257,10 @@ def _evaluate_date(
 
 def _origins(spark: SparkSession, config: Config, day: date) -> lists.Origins:
     return lists.Origins(judge.judgments(spark, config), label.labels(spark, config, day))
+
+
+def _together(marked: DataFrame, config: Definition) -> bool:
+    return config.input.items is None and lists.stand_together(marked)
 
 
 def _silent(day: date, stage: str) -> None:

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 import rankspark
 from rankspark.errors import ConfigError
-from rankspark.spark import pipeline
-from tests.spark.conftest import items
+from rankspark.spark import lists, pipeline
+from tests.spark.conftest import ROW, SCHEMA, items
 from tests.tables import KEYS, read, values
 
 DAY = dt.date(2024, 3, 10)
@@ -217,6 +217,46 @@ def test_a_list_beyond_the_limit_is_rejected_and_the_rest_published(run) -> None
     assert values(out, "mrr", "variant")["A"] == 0.5
     assert result.counts["n_rows_rejected"] == 30
     assert '"query_id":"bot"' in read(out, "rejects").examples[0][0]
+
+
+def test_a_log_whose_queries_stand_together_is_not_shuffled_and_torn_ones_are_made_whole(
+    run, spark, make_config, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(lists, "_PROBED_ROWS", 6)
+    head = [*items("q1", 0, 1, 0), *items("q2", 1, 0, 0)]
+    torn = [*items("torn", 0, 0, 1, 1), *items("bot", *[0] * 30)]
+    rows = [*head, *torn[:2], *items("q3", 0, 0), *torn[2:], *torn[::-1][:7], *items("q3", 0, 0)]
+    expected, whole = run(sorted(rows, key=str), name="mixed", limits__max_list_length=20)
+    assert expected.status == "published"
+    # One file, so that the first rows are the first.
+    spark.createDataFrame([tuple((ROW | r).values()) for r in rows], SCHEMA).coalesce(1).write.save(
+        str(tmp_path / "standing")
+    )
+    config = make_config(
+        str(tmp_path / "standing"),
+        limits__max_list_length=20,
+        output__path=str(tmp_path / "standing_out"),
+    )
+    assert "Exchange" not in pipeline.plan(spark, config, [DAY])[0].physical
+    (result,) = pipeline.evaluate(spark, config, [DAY])
+    assert result.status == "published"
+    assert result.counts == expected.counts
+    out = Path(config.output.path)
+    assert rejects(out) == rejects(whole) == {("rejected", "list_too_long"): 37} | {
+        ("repaired", "duplicate"): 2
+    }
+    columns = ["query_id", "n_items", "n_duplicates", "mrr", "ndcg_at_10"]
+    found = [
+        read(folder, "query_metrics")[columns].sort_values("query_id").values.tolist()
+        for folder in (out, whole)
+    ]
+    assert found[0] == found[1]
+    assert dict(zip(*zip(*((r[0], r[3]) for r in found[0]), strict=True), strict=True)) == {
+        "q1": 0.5,
+        "q2": 1.0,
+        "q3": 0.0,
+        "torn": pytest.approx(1 / 3),
+    }
 
 
 def test_a_query_of_two_units_is_rejected_whole(run) -> None:
