@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from rich.text import Text
 import rankspark
 from rankspark import config as configuration
 from rankspark import demo, tables
-from rankspark.errors import RanksparkError
+from rankspark.errors import ConfigError, RanksparkError
 from rankspark.measures import MEASURES
 from rankspark.spark import pipeline
 from rankspark.spark.pipeline import DateResult
@@ -65,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     add_evaluate_arguments(evaluate)
     listed = commands.add_parser("measures", help="list the measures and their parameters")
     listed.set_defaults(command=_measures, verbose=False)
+    schema = commands.add_parser("schema", help="print the columns of the published tables")
+    schema.add_argument("table", nargs="?", metavar="TABLE", help="one of them; default: all")
+    schema.add_argument("--config", metavar="FILE", help="for the columns of its measures, slices")
+    schema.add_argument("--format", choices=["ddl", "markdown", "json"], default="markdown")
+    schema.set_defaults(command=_schema, verbose=False)
     shown = commands.add_parser("demo", help="evaluate a simulated log and show what comes out")
     shown.add_argument("--directory", type=Path, help="where it goes; default: a new folder")
     shown.add_argument("--verbose", action="store_true", help="show the trace of an error")
@@ -81,6 +87,25 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start", metavar="D", help="first date of a range")
     parser.add_argument("--end", metavar="D", help="the date after the last of the range")
     parser.add_argument(
+        "--lookback", type=int, default=0, metavar="N",
+        help="also the N days before the first date, to restate them with late labels",
+    )  # fmt: skip
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--only-missing", action="store_true", help="dates not published yet")
+    chosen.add_argument("--only-failed", action="store_true", help="dates whose last run failed")
+    parser.add_argument(
+        "--skip-unchanged", action="store_true",
+        help="leave dates whose input files, configuration and code are those of the last run",
+    )  # fmt: skip
+    parser.add_argument("--newest-first", action="store_true", help="begin with the last date")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="dates worked on at once; default 1"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=0, metavar="SECONDS",
+        help="wait for another run of a date; default: end with 75 at once",
+    )  # fmt: skip
+    parser.add_argument(
         "--dry-run", action="store_true", help="show what would happen; write nothing"
     )
     parser.add_argument(
@@ -96,8 +121,21 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     config = configuration.load(options.config, options.overrides)
-    dates = configuration.parse_dates(options.date, options.start, options.end)
+    dates = configuration.parse_dates(
+        options.date,
+        options.start,
+        options.end,
+        options.lookback,
+        newest_first=options.newest_first,
+    )
+    if options.jobs < 1:
+        raise ConfigError(expected="--jobs 1 or more", found=str(options.jobs), action="correct it")
     spark = get_session()
+    if options.only_missing or options.only_failed:
+        dates = pipeline.wanted(spark, config, dates, failed=options.only_failed)
+        if not dates:
+            print("rankspark: nothing to do: no such date in the range")
+            return 0
     if options.dry_run:
         for plan in pipeline.plan(spark, config, dates):
             print(f"date: {plan.date}\nconfiguration: {config.canonical_json()}")
@@ -106,7 +144,10 @@ def _evaluate(options: argparse.Namespace) -> int:
             )
         return 0
     with _progress(len(dates)) as progress:
-        results = pipeline.evaluate(spark, config, dates, progress)
+        results = pipeline.evaluate(
+            spark, config, dates, progress,
+            wait=options.wait, jobs=options.jobs, skip_unchanged=options.skip_unchanged,
+        )  # fmt: skip
     if options.result_file:
         options.result_file.write_text(
             json.dumps([result.summary() for result in results], indent=2)
@@ -121,6 +162,9 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _report(result: DateResult) -> None:
     if result.error is not None:
         print(f"rankspark: error: {result.date}: {result.error}", file=sys.stderr)
+        return
+    if result.status == "unchanged":
+        print(f"{result.date} unchanged: the published tables are of the same input and code")
         return
     counts = result.counts
     print(
@@ -155,6 +199,28 @@ def _measures(_: argparse.Namespace) -> int:
         row = (name + suffix[spec.cutoff], spec.range, params, spec.definition)
         table.add_row(*(Text(cell) for cell in row))
     _console().print(table)
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    queries = tables.query_metrics((), ("ndcg_at_10",))
+    if options.config:
+        queries = configuration.load(options.config).query_metrics
+    every = {table.name: table for table in (queries, *tables.FIXED)}
+    if options.table not in (None, *every):
+        raise ConfigError(
+            expected=f"one of {', '.join(every)}", found=options.table, action="name one, or none"
+        )
+    wanted = [table for name, table in every.items() if options.table in (None, name)]
+    if options.format == "json":
+        content = [
+            {"version": tables.SCHEMA_VERSION, **asdict(table), "partition_by": table.partition_by}
+            for table in wanted
+        ]
+        print(json.dumps(content, indent=2))
+        return 0
+    form = tables.ddl if options.format == "ddl" else tables.markdown
+    print("\n\n".join(form(table) for table in wanted))
     return 0
 
 

@@ -323,10 +323,20 @@ class Limits(_Model):
 
 
 class Output(_Model):
-    """Where the tables go: folders below `path`."""
+    """Where the tables go: folders below `path`.
+
+    A date is final once it has been over for `settles_after`, when late labels and rows have come.
+    """
 
     path: str
     format: Literal["parquet"] = "parquet"
+    settles_after: str = Field(default="0 days", pattern=r"^\d+ (hour|day)s?$")
+
+    @property
+    def settling(self) -> timedelta:
+        """How long after its end a date may still change."""
+        count, unit = self.settles_after.split()
+        return int(count) * (timedelta(hours=1) if unit.startswith("hour") else timedelta(days=1))
 
 
 class Definition(_Model):
@@ -611,9 +621,21 @@ def _refuse_templates(content: object, where: str) -> None:
 
 
 def parse_dates(
-    dates: Sequence[str] = (), start: str | None = None, end: str | None = None
+    dates: Sequence[str] = (),
+    start: str | None = None,
+    end: str | None = None,
+    lookback: int = 0,
+    *,
+    newest_first: bool = False,
 ) -> tuple[date, ...]:
     """The dates of a run: those listed, or every day of the half-open range.
+
+    Args:
+        dates: as YYYY-MM-DD.
+        start: the first of a range.
+        end: the one after its last.
+        lookback: as many days before the first are in it too.
+        newest_first: their order.
 
     Raises:
         ConfigError: no date, a date that is none, an end that is not after the start.
@@ -624,8 +646,14 @@ def parse_dates(
             found=f"date={list(dates)}, start={start}, end={end}",
             action="give one of the two forms",
         )
+    if lookback < 0:
+        raise ConfigError(
+            expected="--lookback 0 or more", found=str(lookback), action="give a number of days"
+        )
     if dates:
-        return tuple(sorted({_day(text, "--date") for text in dates}))
+        days = {_day(text, "--date") for text in dates}
+        days |= {min(days) - timedelta(days=n + 1) for n in range(lookback)}
+        return tuple(sorted(days, reverse=newest_first))
     first, last = _day(str(start), "--start"), _day(str(end), "--end")
     if last <= first:
         raise ConfigError(
@@ -633,7 +661,8 @@ def parse_dates(
             found=f"--start {first} --end {last}",
             action=f"for that one day use --end {first + timedelta(days=1)}",
         )
-    return tuple(first + timedelta(days=n) for n in range((last - first).days))
+    range_ = range(-lookback, (last - first).days)
+    return tuple(sorted((first + timedelta(days=n) for n in range_), reverse=newest_first))
 
 
 def _day(text: str, flag: str) -> date:

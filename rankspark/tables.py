@@ -143,6 +143,7 @@ METRICS = Table(
         ),
         Column("sum_nn", "DECIMAL(38,0)", "sum over units of n * n"),
         *_AUDIT,
+        Column("is_final", "BOOLEAN", "whether the date was over for output.settles_after by then"),
     ),
     partition_by=("date", "experiment"),
     key=("variant", "ranker", "slice_name", "slice_value", "measure"),
@@ -168,11 +169,11 @@ REJECTS = Table(
 
 RUNS = Table(
     name="runs",
-    comment="one run of one date that published, one file each; the newest is in force",
+    comment="one run of one date, one file each; the newest that published is in force",
     columns=(
         _DATASET,
         Column("run_id", "STRING", "identifies the run"),
-        Column("status", "STRING", "published"),
+        Column("status", "STRING", "published or failed"),
         Column("started_at", "TIMESTAMP", "UTC"),
         Column("finished_at", "TIMESTAMP", "UTC"),
         Column("rankspark_version", "STRING", "version of the code"),
@@ -188,7 +189,50 @@ RUNS = Table(
         Column("experiments", "ARRAY<STRING>", "experiments published"),
         Column("replaced", "ARRAY<STRING>", "partitions that stood there before, table/partition"),
         Column("seconds", "MAP<STRING, DOUBLE>", "wall time of each stage"),
+        Column("error", "STRING", "what failed, in one line; null where nothing did"),
+        Column("exit_code", "INT", "0, or that of the error"),
+        Column("fingerprint", "STRING", "hash of the input's files; null where not asked for"),
     ),
     partition_by=("date",),
     key=("run_id",),
 )
+
+#: The tables whose columns do not depend on the configuration.
+FIXED = (METRICS, REJECTS, RUNS)
+
+
+def ddl(table: Table, name: str | None = None, using: str = "parquet", rest: str = "") -> str:
+    """A CREATE TABLE statement of Spark SQL, with comments and properties.
+
+    Args:
+        table: the table.
+        name: its name in the catalog; default: its own.
+        using: the format.
+        rest: further clauses, such as a LOCATION.
+    """
+    keys = [Column(key, "STRING", PARTITION_COMMENTS[key]) for key in table.partition_by]
+    columns = ",\n".join(
+        f"  `{c.name}` {c.type} COMMENT {_quoted(c.comment)}" for c in (*table.columns, *keys)
+    )
+    properties = ", ".join(f"{_quoted(k)} = {_quoted(v)}" for k, v in PROPERTIES.items())
+    return (
+        f"CREATE TABLE IF NOT EXISTS {name or table.name} (\n{columns}\n)\nUSING {using}\n"
+        f"PARTITIONED BY ({', '.join(table.partition_by)})\n"
+        + (f"{rest}\n" if rest else "")
+        + f"COMMENT {_quoted(table.comment)}\nTBLPROPERTIES ({properties})"
+    )
+
+
+def markdown(table: Table) -> str:
+    """A table of the columns."""
+    keys = [Column(key, "STRING", PARTITION_COMMENTS[key]) for key in table.partition_by]
+    rows = [f"| {c.name} | {c.type} | {c.comment} |" for c in (*table.columns, *keys)]
+    head = f"### {table.name}: {table.comment}\n\nPartitioned by {', '.join(table.partition_by)}."
+    return "\n".join([head, "", "| column | type | meaning |", "|---|---|---|", *rows])
+
+
+PROPERTIES = {"rankspark.schema_version": str(SCHEMA_VERSION), "owner_tool": "rankspark"}
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

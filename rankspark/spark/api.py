@@ -61,7 +61,7 @@ class Evaluation:
         return read.canonical(self.impressions, self.definition, day=None)
 
     def _frame(self, rows: list[dict[str, Any]], table: tables.Table) -> DataFrame:
-        audit = ("dataset", "run_id", "computed_at")
+        audit = ("dataset", "run_id", "computed_at", "is_final")
         columns = [column for column in table.columns if column.name not in audit]
         keys = [tables.Column(k, "STRING", "") for k in table.partition_by if k != "date"]
         schema = ", ".join(f"`{column.name}` {column.type}" for column in (*keys, *columns))

@@ -12,10 +12,13 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -23,7 +26,7 @@ from pyspark.sql import functions as F
 import rankspark
 from rankspark import errors, tables
 from rankspark.config import Config, Definition
-from rankspark.errors import InputError, RanksparkError
+from rankspark.errors import InputError, PublishError, RanksparkError
 from rankspark.spark import (
     aggregate,
     audit,
@@ -51,7 +54,7 @@ class DateResult:
 
     Attributes:
         date: the date.
-        status: `published` or `failed`.
+        status: `published`, `failed`, or `unchanged`: not evaluated again.
         run_id: the run.
         error: what failed, in one line.
         exit_code: 0, or that of the error.
@@ -94,6 +97,10 @@ def evaluate(
     config: Config,
     dates: Sequence[date],
     progress: Progress | None = None,
+    *,
+    wait: float = 0.0,
+    jobs: int = 1,
+    skip_unchanged: bool = False,
 ) -> list[DateResult]:
     """Evaluate dates and publish each; a date that fails does not keep the others from running.
 
@@ -104,24 +111,69 @@ def evaluate(
     Args:
         spark: the session; its options are restored afterwards.
         config: the configuration.
-        dates: the dates.
+        dates: the dates, in the order in which they are begun.
         progress: called with the date and the stage that begins.
+        wait: for how many seconds to wait for another run of a date.
+        jobs: how many dates are worked on at once, in one session.
+        skip_unchanged: leave a date as it is whose input files, configuration and version of the
+            code are those of the run that published it.
+
+    Raises:
+        ConfigError: the output is another dataset's, or its tables cannot take this configuration.
     """
     root = publish.Root.open(config.output.path)
     root.refuse_other(config.name)
-    results = []
+    for table in (config.query_metrics, tables.METRICS, tables.REJECTS, tables.RUNS):
+        root.evolved(table)
+
+    def one(day: date) -> DateResult:
+        result = DateResult(day, "failed", run_id=_run_id())
+        work = _Work(spark, config, root, result, progress or _silent)
+        try:
+            with _engine_errors(), publish.staging(root, result.run_id, day, wait) as staged:
+                if skip_unchanged and work.is_unchanged():
+                    result.status = "unchanged"
+                    return result
+                try:
+                    work.evaluate(staged)
+                except Exception as error:
+                    with _engine_errors(), suppress(OSError):
+                        work.record_failure(staged, error)
+                    raise
+        except RanksparkError as error:
+            result.status = "failed"
+            result.error, result.exit_code = str(error), error.exit_code
+        return result
+
     flat = config.input.items is None
-    with session.options(spark, timezone=config.input.timezone, flat=flat):
-        for day in dates:
-            result = DateResult(day, "failed", run_id=_run_id())
-            try:
-                with _engine_errors():
-                    _evaluate_date(spark, config, root, result, progress or _silent)
-                result.status = "published"
-            except RanksparkError as error:
-                result.error, result.exit_code = str(error), error.exit_code
-            results.append(result)
-    return results
+    with (
+        session.options(spark, timezone=config.input.timezone, flat=flat),
+        ThreadPoolExecutor(max_workers=jobs) as pool,
+    ):
+        return list(pool.map(one, dates))
+
+
+def wanted(
+    spark: SparkSession, config: Config, dates: Sequence[date], *, failed: bool
+) -> tuple[date, ...]:
+    """Those of the dates that were never published, or those whose newest run failed.
+
+    Args:
+        spark: the session.
+        config: the configuration.
+        dates: the dates.
+        failed: which of the two.
+    """
+    root = publish.Root.open(config.output.path)
+    root.refuse_other(config.name)
+    if not failed:
+        return tuple(day for day in dates if not root.partitions(tables.METRICS.name, day))
+    if not root.columns(tables.RUNS.name):
+        return ()
+    runs = publish.read_table(spark, config.output.path, tables.RUNS.name)
+    last = runs.groupBy("date").agg(F.max_by("status", F.struct("started_at", "run_id")))
+    status = {row[0]: row[1] for row in last.collect()}
+    return tuple(day for day in dates if status.get(str(day)) == "failed")
 
 
 def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Plan]:
@@ -194,18 +246,28 @@ def _scored(
     return score.score(lists.with_origins(grouped, origins), config)
 
 
-def _evaluate_date(
-    spark: SparkSession,
-    config: Config,
-    root: publish.Root,
-    result: DateResult,
-    progress: Progress,
-) -> None:
-    started = datetime.now(UTC)
-    stage = _Stages(result, progress)
-    stamp = {"dataset": config.name, "run_id": result.run_id, "computed_at": started}
-    queries_table = config.query_metrics
-    with publish.staging(root, result.run_id, result.date) as staged:
+@dataclass
+class _Work:
+    """One run of one date."""
+
+    spark: SparkSession
+    config: Config
+    root: publish.Root
+    result: DateResult
+    progress: Progress
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    fingerprint: str | None = None
+
+    def evaluate(self, staged: publish.Staging) -> None:
+        """Read, score, aggregate, audit and publish the date."""
+        spark, config, root, result = self.spark, self.config, self.root, self.result
+        stage = _Stages(result, self.progress)
+        stamp = {
+            "dataset": config.name,
+            "run_id": result.run_id,
+            "computed_at": self.started,
+        }
+        queries_table = config.query_metrics
         stage("score")
         rows = read.read(spark, config, result.date)
         observation = Observation(f"rankspark-{result.run_id}")
@@ -231,7 +293,8 @@ def _evaluate_date(
         columns = [measure.column_name for measure in config.measures]
         summed = aggregate.moments(queries, columns, config.evaluate.slices).collect()
         result.metrics = aggregate.metrics_rows(summed, config)
-        staged.write_rows([row | stamp for row in result.metrics], tables.METRICS)
+        final = {"is_final": self.started >= _end_of(result.date, config) + config.output.settling}
+        staged.write_rows([row | stamp | final for row in result.metrics], tables.METRICS)
         total = result.counts["n_rows_read"]
         staged.write_rows(
             [asdict(f) | {"share": f.n_rows / total} | stamp for f in account.findings],
@@ -249,10 +312,63 @@ def _evaluate_date(
             for partition in root.partitions(table.name, result.date)
         ]
         root.claim(config.name)
-        staged.publish(published)
+        result.status = "published"
+        staged.write_rows([self._record()], tables.RUNS)
+        staged.publish(published, tables.RUNS)
         stage.end()
-        staged.write_rows([_run_record(spark, config, result, started)], tables.RUNS)
-        staged.append(tables.RUNS)
+
+    def is_unchanged(self) -> bool:
+        """Whether the run in force had the same input files, configuration and code."""
+        self.fingerprint = read.fingerprint(self.spark, self.config, self.result.date)
+        in_force = self.root.running(tables.METRICS.name, self.result.date)
+        if self.fingerprint is None or in_force is None:
+            return False
+        found = publish.read_table(self.spark, self.config.output.path, tables.RUNS.name)
+        same = {
+            "run_id": in_force,
+            "fingerprint": self.fingerprint,
+            "config_hash": self.config.config_hash,
+            "rankspark_version": rankspark.__version__,
+        }
+        for name, value in same.items():
+            if name not in found.columns:
+                return False
+            found = found.where(F.col(name) == value)
+        return not found.isEmpty()
+
+    def record_failure(self, staged: publish.Staging, error: Exception) -> None:
+        """Add a failed run to `runs`, where there are tables of this dataset already."""
+        self.result.status = "failed"
+        if self.root.owner() == self.config.name:
+            code = getattr(error, "exit_code", 1)
+            record = self._record() | {"error": read.first_line(error), "exit_code": code}
+            staged.write_rows([record], tables.RUNS)
+            staged.append(tables.RUNS)
+
+    def _record(self) -> dict[str, Any]:
+        result, config = self.result, self.config
+        return result.counts | {
+            "dataset": config.name,
+            "run_id": result.run_id,
+            "status": result.status,
+            "started_at": self.started,
+            "finished_at": datetime.now(UTC),
+            "rankspark_version": rankspark.__version__,
+            "spark_version": self.spark.version,
+            "config_hash": config.config_hash,
+            "config": config.canonical_json(),
+            "experiments": sorted({row["experiment"] for row in result.metrics}),
+            "replaced": result.replaced,
+            "seconds": list(result.seconds.items()),
+            "error": None,
+            "exit_code": 0,
+            "fingerprint": self.fingerprint,
+        }
+
+
+def _end_of(day: date, config: Config) -> datetime:
+    midnight = datetime.combine(day + timedelta(days=1), time_of_day.min)
+    return midnight.replace(tzinfo=ZoneInfo(config.input.timezone))
 
 
 def _origins(spark: SparkSession, config: Config, day: date) -> lists.Origins:
@@ -338,26 +454,6 @@ def _stamped(frame: DataFrame, stamp: Mapping[str, Any]) -> DataFrame:
     return frame.withColumns({name: F.lit(value) for name, value in stamp.items()})
 
 
-def _run_record(
-    spark: SparkSession, config: Config, result: DateResult, started: datetime
-) -> dict[str, Any]:
-    """The row of `runs`; it exists only where the date was published."""
-    return result.counts | {
-        "dataset": config.name,
-        "run_id": result.run_id,
-        "status": "published",
-        "started_at": started,
-        "finished_at": datetime.now(UTC),
-        "rankspark_version": rankspark.__version__,
-        "spark_version": spark.version,
-        "config_hash": config.config_hash,
-        "config": config.canonical_json(),
-        "experiments": sorted({row["experiment"] for row in result.metrics}),
-        "replaced": result.replaced,
-        "seconds": list(result.seconds.items()),
-    }
-
-
 def _explained(frame: DataFrame) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -379,6 +475,14 @@ def _engine_errors() -> Iterator[None]:
             name, expected, found, action = own.groups()
             cls: type[RanksparkError] = getattr(errors, name)
             raise cls(expected=expected, found=found, action=action) from error
+        full = re.search(r"(No space left on device|Permission denied|Read-only file system)", text)
+        if full and not re.search("FAILED_READ_FILE|CANNOT_READ_FILE", text):
+            raise PublishError(
+                expected="room and the right to write below output.path",
+                found=full[0],
+                action="make room or correct the permissions, then run the date again; nothing was"
+                " changed",
+            ) from error
         unreadable = re.search(r"\[(FAILED_READ_FILE|CANNOT_READ_FILE|PATH_NOT_FOUND)[^\n]*", text)
         if unreadable:
             raise InputError(

@@ -1,21 +1,28 @@
 """Staging, reading back and replacing whole dates of tables on a file system.
 
-    <root>/_dataset.json                           who owns the root
-    <root>/_staging/<run_id>/<table>/date=D/...    what a run writes and audits
-    <root>/<table>/date=D/experiment=E/*.parquet   what readers see
+    <root>/_dataset.json                                 who owns the root
+    <root>/_locks/date=D.json                            who works on a date
+    <root>/_staging/date=D/<run_id>/<table>/date=D/...   what a run writes and audits
+    <root>/<table>/_columns.json                         the columns it has ever had, in order
+    <root>/<table>/date=D/_publication.json              the run that is in force
+    <root>/<table>/date=D/experiment=E/*.parquet         what readers see
 
 What is staged lies beside the tables' folders, where their readers do not look. A date is replaced
-by two renames of its folder: the old one away, the new one in. Between them a reader can miss the
-date, and a kill exactly there leaves the old one below _staging/<run_id>/replaced.
+by exchanging its folder for the staged one: on Linux in a single step, elsewhere by two renames,
+between which a reader can miss the date. Before the first table is touched, a journal says what is
+to be exchanged, so that the next run of the date can finish what a killed one had begun.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -28,11 +35,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rankspark.errors import ConfigError, PublishError
-from rankspark.spark import session
-from rankspark.tables import Table
+from rankspark.spark import lock, session
+from rankspark.tables import Column, Table
 
 _MARKER = "_dataset.json"
 _STAGING = "_staging"
+_COLUMNS = "_columns.json"
+_PUBLICATION = "_publication.json"
+_JOURNAL = "_journal.json"
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,48 @@ class Root:
         exists = self.fs.get_file_info(folder).type == pafs.FileType.Directory
         return [f"date={day}/{name}" for name in found] or [f"date={day}"] * exists
 
+    def columns(self, table: str) -> list[Column]:
+        """The columns that a table has had so far, in order; none where it is new."""
+        try:
+            with self.fs.open_input_stream(f"{self.base}/{table}/{_COLUMNS}") as stream:
+                return [Column(**column) for column in json.loads(stream.read())]
+        except FileNotFoundError:
+            return []
+
+    def evolved(self, table: Table) -> Table:
+        """A table with the columns that it has already first, and new ones at the end.
+
+        Raises:
+            ConfigError: a column would vanish or change its type.
+        """
+        before, now = self.columns(table.name), {c.name: c for c in table.columns}
+        gone = [c.name for c in before if c.name not in now]
+        changed = [
+            f"{c.name} {c.type} to {now[c.name].type}"
+            for c in before
+            if c.name in now and now[c.name].type != c.type
+        ]
+        if gone or changed:
+            parts = [f"{', '.join(gone)} gone"] * bool(gone) + [", ".join(changed)] * bool(changed)
+            raise ConfigError(
+                expected=f"every column that {table.name} below {self.path} has, and its type",
+                found="; ".join(parts),
+                action="keep the measures and slices that it has; to drop some, give a new"
+                " output.path and evaluate the dates again there",
+            )
+        old = [now[c.name] for c in before]
+        new = [c for c in table.columns if c.name not in {c.name for c in before}]
+        return replace(table, columns=(*old, *new))
+
+    def running(self, table: str, day: date) -> str | None:
+        """The run that published a date of a table, or None."""
+        try:
+            path = f"{self.base}/{table}/date={day}/{_PUBLICATION}"
+            with self.fs.open_input_stream(path) as stream:
+                return str(json.loads(stream.read())["run_id"])
+        except FileNotFoundError:
+            return None
+
 
 def _absolute(path: str) -> str:
     return Path(path).expanduser().absolute().as_uri()
@@ -129,7 +181,7 @@ class Staging:
 
     @property
     def _folder(self) -> str:
-        return f"{_STAGING}/{self.run_id}"
+        return f"{_STAGING}/date={self.day}/{self.run_id}"
 
     def write(self, frame: DataFrame, table: Table, name: str | None = None) -> DataFrame:
         """Write a table of the date and give back what was written, read from the files.
@@ -143,6 +195,7 @@ class Staging:
             table: its schema.
             name: the folder, where it is not the table's name.
         """
+        table = self.root.evolved(table)
         inner = [key for key in table.partition_by if key != "date"]
         columns = [F.col(c.name).cast(c.type).alias(c.name) for c in table.columns]
         selected = frame.select(*columns, *inner)
@@ -168,6 +221,7 @@ class Staging:
     def read(self, spark: SparkSession, table: Table, name: str | None = None) -> DataFrame:
         """Read back what was written."""
         path = f"{self.root.path}/{self._folder}/{name or table.name}"
+        table = self.root.evolved(table)
         schema = ", ".join(
             [
                 *(f"`{c.name}` {c.type}" for c in table.columns),
@@ -178,6 +232,7 @@ class Staging:
 
     def write_rows(self, rows: list[dict[str, Any]], table: Table) -> None:
         """Write a table of the date whose rows stand on the driver: one file a partition."""
+        table = self.root.evolved(table)
         schema = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in table.columns])
         inner = [key for key in table.partition_by if key != "date"]
         partitions: dict[str, list[dict[str, Any]]] = {} if inner else {"": rows}
@@ -205,46 +260,99 @@ class Staging:
     def _dated(self, table: Table) -> str:
         return f"{self.root.base}/{self._folder}/{table.name}/date={self.day}"
 
-    def publish(self, tables: list[Table]) -> None:
-        """Replace the date in each table by what was staged.
+    def publish(self, tables: list[Table], grown: Table) -> None:
+        """Replace the date in each table by what was staged, and add a file to one that only grows.
 
         Raises:
-            PublishError: a rename failed; what had been moved is back where it was.
+            PublishError: a rename failed; what had been exchanged is back where it was.
         """
-        root, fs = self.root, self.root.fs
-        undo: list[tuple[str, str]] = []
+        root, done = self.root, list[str]()
         try:
             for table in tables:
-                live = f"{root.base}/{table.name}/date={self.day}"
-                staged = self._dated(table)
-                old = f"{root.base}/{self._folder}/replaced/{table.name}"
-                fs.create_dir(f"{root.base}/{table.name}", recursive=True)
-                if fs.get_file_info(live).type == pafs.FileType.Directory:
-                    fs.create_dir(f"{root.base}/{self._folder}/replaced", recursive=True)
-                    fs.move(live, old)
-                    undo.append((old, live))
-                fs.move(staged, live)
-                undo.append((live, staged))
+                self._note_columns(table)
+                self._write_json(f"{self._dated(table)}/{_PUBLICATION}", {"run_id": self.run_id})
+            journal = {"replaced": [t.name for t in tables], "grown": grown.name}
+            self._write_json(f"{root.base}/{self._folder}/{_JOURNAL}", journal)
+            for table in tables:
+                self._exchange(table.name)
+                done.append(table.name)
+            self._add(grown.name)
         except OSError as error:
-            for source, target in reversed(undo):
-                fs.move(source, target)
+            for name in reversed(done):
+                self._exchange(name)
             raise PublishError(
                 expected=f"to replace date={self.day} below {root.path}",
                 found=str(error),
                 action="check permissions and space, then run the date again; nothing was changed",
             ) from error
 
+    def finish(self) -> bool:
+        """Do what the run of this staging had begun to publish when it was killed.
+
+        Returns:
+            whether there was anything to finish.
+        """
+        try:
+            path = f"{self.root.base}/{self._folder}/{_JOURNAL}"
+            with self.root.fs.open_input_stream(path) as stream:
+                journal = json.loads(stream.read())
+        except FileNotFoundError:
+            return False  # it had not audited everything
+        for name in journal["replaced"]:
+            if self.root.running(name, self.day) != self.run_id:
+                self._exchange(name)
+        self._add(journal["grown"])
+        return True
+
     def append(self, table: Table) -> None:
         """Add the file that was staged for the date of a table that only grows."""
-        target = f"{self.root.base}/{table.name}/date={self.day}"
-        self.root.fs.create_dir(target, recursive=True)
-        name = f"{self.run_id}.parquet"
-        self.root.fs.move(f"{self._dated(table)}/{name}", f"{target}/{name}")
+        self._note_columns(table)
+        self._add(table.name)
+
+    def _add(self, table: str) -> None:
+        source = f"{self.root.base}/{self._folder}/{table}/date={self.day}/{self.run_id}.parquet"
+        if self.root.fs.get_file_info(source).type != pafs.FileType.NotFound:
+            target = f"{self.root.base}/{table}/date={self.day}"
+            self.root.fs.create_dir(target, recursive=True)
+            self.root.fs.move(source, f"{target}/{self.run_id}.parquet")
+
+    def _exchange(self, table: str) -> None:
+        """Swap the staged folder of the date and the published one; either may be absent."""
+        fs = self.root.fs
+        live = f"{self.root.base}/{table}/date={self.day}"
+        staged = f"{self.root.base}/{self._folder}/{table}/date={self.day}"
+        aside = f"{staged}.replaced"
+        fs.create_dir(f"{self.root.base}/{table}", recursive=True)
+        if not _is_folder(fs, live) and not _is_folder(fs, aside):
+            _move(fs, staged, live)
+        elif not _is_folder(fs, staged):
+            _move(fs, live, staged)
+        elif _is_folder(fs, aside) or not _exchanged(fs, staged, live):
+            # The run that is finished here may have been killed between the two renames.
+            if not _is_folder(fs, aside):
+                _move(fs, live, aside)
+            _move(fs, staged, live)
+            _move(fs, aside, staged)
+
+    def _note_columns(self, table: Table) -> None:
+        columns = self.root.evolved(table).columns
+        if list(columns) != self.root.columns(table.name):
+            folder = f"{self.root.base}/{table.name}"
+            self.root.fs.create_dir(folder, recursive=True)
+            self._write_json(f"{folder}/{_COLUMNS}", [asdict(column) for column in columns])
+
+    def _write_json(self, path: str, content: object) -> None:
+        aside = f"{path}.{self.run_id}"
+        with self.root.fs.open_output_stream(aside) as stream:
+            stream.write(json.dumps(content).encode())
+        self.root.fs.move(aside, path)
 
 
 _ARROW_TYPES = {
     "STRING": pa.string(),
     "BIGINT": pa.int64(),
+    "INT": pa.int32(),
+    "BOOLEAN": pa.bool_(),
     "DOUBLE": pa.float64(),
     "DECIMAL(38,0)": pa.decimal128(38, 0),
     "TIMESTAMP": pa.timestamp("us", tz="UTC"),
@@ -258,20 +366,78 @@ def _escaped(value: str) -> str:
     return re.sub(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""", lambda m: f"%{ord(m[0]):02X}", value)
 
 
-@contextmanager
-def staging(root: Root, run_id: str, day: date) -> Iterator[Staging]:
-    """A staging folder for a run of a date, gone afterwards whatever happened."""
+def _is_folder(fs: pafs.FileSystem, path: str) -> bool:
+    return bool(fs.get_file_info(path).type == pafs.FileType.Directory)
+
+
+def _move(fs: pafs.FileSystem, source: str, target: str) -> None:
+    """Rename a folder or, in an object store, which has no folders, copy its files."""
+    if fs.type_name in _OBJECT_STORES:
+        pafs.copy_files(source, target, source_filesystem=fs, destination_filesystem=fs)
+        fs.delete_dir(source)
+    else:
+        fs.move(source, target)
+
+
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def _exchanged(fs: pafs.FileSystem, one: str, other: str) -> bool:
+    """Swap two folders in one step, where the system can (Linux); whether it did."""
+    if not isinstance(fs, pafs.LocalFileSystem):
+        return False
     try:
-        yield Staging(root, run_id, day)
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    if swap(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False  # this file system cannot
+    raise OSError(code, os.strerror(code), other)
+
+
+@contextmanager
+def staging(root: Root, run_id: str, day: date, wait: float = 0.0) -> Iterator[Staging]:
+    """The date for this run alone, and a staging folder for it, gone afterwards.
+
+    What a killed run of the date left is finished, where it had begun to publish, and removed.
+
+    Args:
+        root: where.
+        run_id: the run.
+        day: the date.
+        wait: for how many seconds to wait for another run of the date.
+
+    Raises:
+        LockedError: another run of that date is at work.
+        PublishError: nothing can be written there.
+    """
+    folder = f"{root.base}/{_STAGING}/date={day}"
+    try:
+        with lock.held(root.fs, root.base, day, run_id, wait):
+            try:
+                for info in root.fs.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
+                    Staging(root, info.base_name, day).finish()
+                    root.fs.delete_dir(info.path)
+                yield Staging(root, run_id, day)
+            finally:
+                if _is_folder(root.fs, folder):
+                    root.fs.delete_dir(folder)
+    except OSError as error:
+        raise PublishError(
+            expected=f"to write below {root.path}",
+            found=str(error),
+            action="check permissions and space, then run the date again; nothing was changed",
+        ) from error
     finally:
-        folder = f"{root.base}/{_STAGING}/{run_id}"
-        if root.fs.get_file_info(folder).type == pafs.FileType.Directory:
-            root.fs.delete_dir(folder)
         if isinstance(root.fs, pafs.LocalFileSystem):
             # A failed first run leaves no trace; rmdir spares what another run has put there since.
-            for parent in (f"{root.base}/{_STAGING}", root.base):
+            for parent in (_STAGING, lock.FOLDER, ""):
                 with suppress(OSError):
-                    Path(parent).rmdir()
+                    Path(root.base, parent).rmdir()
 
 
 def read_table(spark: SparkSession, path: str, table: str) -> DataFrame:

@@ -6,6 +6,7 @@ structs with the same item columns, so that nothing has to be shuffled later.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from datetime import date
@@ -21,6 +22,7 @@ from rankspark.spark import trec
 
 ITEM = "__item"
 INDEX = "__index"
+_MODIFIED = "_metadata.file_modification_time"
 
 
 def read(spark: SparkSession, config: Config, day: date) -> DataFrame:
@@ -31,6 +33,30 @@ def read(spark: SparkSession, config: Config, day: date) -> DataFrame:
             run on the cluster by then, but for the listing of files.
     """
     return canonical(source(spark, config.input), config, day)
+
+
+def fingerprint(spark: SparkSession, config: Config, day: date) -> str | None:
+    """A hash of the input files that hold rows of a date, and of all judgments' and events' files.
+
+    Reads their names, sizes and times, and of the rows at most the date. None where the source
+    does not say which files it has.
+    """
+    frame = source(spark, config.input)
+    columns = config.input.columns
+    if columns.date is not None:
+        date_type = resolve(frame, {"date": columns.date})["date"]
+        frame = frame.where(_is_day(columns.date, date_type, day))
+    others = [("judgments", config.judgments), ("labels", config.labels)]
+    frames = [frame, *(source(spark, given, name) for name, given in others if given is not None)]
+    digest = hashlib.sha256()
+    for one in frames:
+        try:
+            found = one.select("_metadata.file_path", "_metadata.file_size", _MODIFIED).distinct()
+            files = sorted(tuple(row) for row in found.collect())
+        except AnalysisException:
+            return None
+        digest.update(repr(files).encode())
+    return digest.hexdigest()[:16]
 
 
 def source(spark: SparkSession, given: Source, section: str = "input") -> DataFrame:

@@ -242,12 +242,14 @@ def test_a_log_whose_queries_stand_together_is_not_shuffled_and_torn_ones_are_ma
     assert result.status == "published"
     assert result.counts == expected.counts
     out = Path(config.output.path)
-    assert rejects(out) == rejects(whole) == {("rejected", "list_too_long"): 37} | {
-        ("repaired", "duplicate"): 2
-    }
+    assert (
+        rejects(out)
+        == rejects(whole)
+        == {("rejected", "list_too_long"): 37} | {("repaired", "duplicate"): 2}
+    )
     columns = ["query_id", "n_items", "n_duplicates", "mrr", "ndcg_at_10"]
     found = [
-        read(folder, "query_metrics")[columns].sort_values("query_id").values.tolist()
+        read(folder, "query_metrics")[columns].sort_values("query_id").to_numpy().tolist()
         for folder in (out, whole)
     ]
     assert found[0] == found[1]
