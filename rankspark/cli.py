@@ -97,6 +97,9 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "--skip-unchanged", action="store_true",
         help="leave dates whose input files, configuration and code are those of the last run",
     )  # fmt: skip
+    parser.add_argument(
+        "--allow-empty", action="store_true", help="publish a date without any row as empty"
+    )
     parser.add_argument("--newest-first", action="store_true", help="begin with the last date")
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="dates worked on at once; default 1"
@@ -147,6 +150,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         results = pipeline.evaluate(
             spark, config, dates, progress,
             wait=options.wait, jobs=options.jobs, skip_unchanged=options.skip_unchanged,
+            allow_empty=options.allow_empty,
         )  # fmt: skip
     if options.result_file:
         options.result_file.write_text(

@@ -124,7 +124,7 @@ class Source(_Model):
 
     path: str | tuple[str, ...] | None = None
     table: str | None = None
-    format: Literal["parquet", "orc", "csv", "json", "trec"] = "parquet"
+    format: Literal["parquet", "orc", "csv", "json", "delta", "iceberg", "trec"] = "parquet"
     options: dict[str, str] = {}
     schema_: str | None = Field(default=None, alias="schema")
     where: Sql | None = None
@@ -323,14 +323,26 @@ class Limits(_Model):
 
 
 class Output(_Model):
-    """Where the tables go: folders below `path`.
+    """Where the tables go: folders below `path`, which also holds what is staged.
 
-    A date is final once it has been over for `settles_after`, when late labels and rows have come.
+    With a `catalog` (`metrics`, or `lake.metrics`) the tables are known there by name; Iceberg has
+    them nowhere else. `audit_branch` writes Iceberg tables to a branch first. A date is final once
+    it has been over for `settles_after`, when late labels and rows have come.
     """
 
     path: str
-    format: Literal["parquet"] = "parquet"
+    format: Literal["parquet", "delta", "iceberg"] = "parquet"
+    catalog: str | None = Field(default=None, pattern=r"^\w+(\.\w+)*$")
+    audit_branch: bool = False
     settles_after: str = Field(default="0 days", pattern=r"^\d+ (hour|day)s?$")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.format == "iceberg" and (self.catalog is None or "." not in self.catalog):
+            raise ValueError("format = 'iceberg' needs catalog = '<catalog>.<namespace>'")
+        if self.audit_branch and self.format != "iceberg":
+            raise ValueError("audit_branch is Iceberg's")
+        return self
 
     @property
     def settling(self) -> timedelta:

@@ -50,6 +50,10 @@ class InputError(RanksparkError):
     exit_code = 3
 
 
+class NoRowsError(InputError):
+    """The date has no row at all; published as empty only where that was asked for."""
+
+
 class GainOverflow(InputError):  # noqa: N818  says what happened
     """A relevance is too large for the gain function that a measure uses."""
 

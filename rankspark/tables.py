@@ -211,9 +211,7 @@ def ddl(table: Table, name: str | None = None, using: str = "parquet", rest: str
         rest: further clauses, such as a LOCATION.
     """
     keys = [Column(key, "STRING", PARTITION_COMMENTS[key]) for key in table.partition_by]
-    columns = ",\n".join(
-        f"  `{c.name}` {c.type} COMMENT {_quoted(c.comment)}" for c in (*table.columns, *keys)
-    )
+    columns = ",\n".join(f"  {column_ddl(c)}" for c in (*table.columns, *keys))
     properties = ", ".join(f"{_quoted(k)} = {_quoted(v)}" for k, v in PROPERTIES.items())
     return (
         f"CREATE TABLE IF NOT EXISTS {name or table.name} (\n{columns}\n)\nUSING {using}\n"
@@ -221,6 +219,11 @@ def ddl(table: Table, name: str | None = None, using: str = "parquet", rest: str
         + (f"{rest}\n" if rest else "")
         + f"COMMENT {_quoted(table.comment)}\nTBLPROPERTIES ({properties})"
     )
+
+
+def column_ddl(column: Column) -> str:
+    """A column in a statement of Spark SQL."""
+    return f"`{column.name}` {column.type} COMMENT {_quoted(column.comment)}"
 
 
 def markdown(table: Table) -> str:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from rankspark import tables
 from rankspark.config import Config, Definition
-from rankspark.errors import InputError, PublishError
+from rankspark.errors import InputError, NoRowsError, PublishError
 from rankspark.spark import check, lists
 from rankspark.spark.check import Finding
 from rankspark.spark.publish import Staging
@@ -53,6 +53,15 @@ class Account:
     findings: list[Finding]
 
 
+#: The counts of a run, as in `runs`.
+COUNTED = (
+    "n_rows_read",
+    "n_rows_scored",
+    "n_rows_rejected",
+    "n_rows_duplicate",
+    "n_rows_placeholder",
+    "n_queries",
+)
 _COUNTS = ("n_items", "n_duplicates", "n_conflicts", "n_placeholders")
 
 
@@ -190,10 +199,11 @@ def account(
         findings += rejected
         accounted += sum(finding.n_rows for finding in rejected if finding.kind == "rejected")
     if total == 0 and kept.n_queries == 0:
-        raise InputError(
+        raise NoRowsError(
             expected=f"impressions of {day} in {config.input.path or config.input.table}",
             found="no row of that date",
-            action="check that the day's log has arrived, input.where and input.columns.date",
+            action="check that the day's log has arrived, input.where and input.columns.date;"
+            " to publish it as empty, give --allow-empty",
         )
     if accounted != total and origins.judged is not None:
         left_out = lists.without_judgment(marked, config, origins.judged)

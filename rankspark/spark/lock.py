@@ -97,13 +97,15 @@ def _taken(fs: pafs.FileSystem, path: str, run_id: str) -> bool:
 def _created(path: str, run_id: str) -> bool:
     """Write the lock in full and link it in: nobody sees half of it, and one link succeeds."""
     aside = Path(f"{path}.{run_id}")
-    aside.write_text(_content(run_id))
     try:
+        # The run before may have taken the empty folder away.
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(_content(run_id))
         os.link(aside, path)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):
         return False
     finally:
-        aside.unlink()
+        aside.unlink(missing_ok=True)
     return True
 
 

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 import rankspark
 from rankspark import errors, tables
 from rankspark.config import Config, Definition
-from rankspark.errors import InputError, PublishError, RanksparkError
+from rankspark.errors import InputError, NoRowsError, PublishError, RanksparkError
 from rankspark.spark import (
     aggregate,
     audit,
@@ -38,6 +38,7 @@ from rankspark.spark import (
     read,
     score,
     session,
+    sinks,
 )
 from rankspark.spark.check import Finding
 
@@ -101,6 +102,7 @@ def evaluate(
     wait: float = 0.0,
     jobs: int = 1,
     skip_unchanged: bool = False,
+    allow_empty: bool = False,
 ) -> list[DateResult]:
     """Evaluate dates and publish each; a date that fails does not keep the others from running.
 
@@ -117,20 +119,25 @@ def evaluate(
         jobs: how many dates are worked on at once, in one session.
         skip_unchanged: leave a date as it is whose input files, configuration and version of the
             code are those of the run that published it.
+        allow_empty: publish a date without any row as empty, in place of what stands there.
 
     Raises:
         ConfigError: the output is another dataset's, or its tables cannot take this configuration.
     """
     root = publish.Root.open(config.output.path)
-    root.refuse_other(config.name)
+    root.refuse_other(config.name, config.output.format)
+    sink = sinks.sink(spark, root, config.output)
     for table in (config.query_metrics, tables.METRICS, tables.REJECTS, tables.RUNS):
         root.evolved(table)
 
     def one(day: date) -> DateResult:
         result = DateResult(day, "failed", run_id=_run_id())
-        work = _Work(spark, config, root, result, progress or _silent)
+        work = _Work(spark, config, root, sink, result, progress or _silent, allow_empty)
         try:
-            with _engine_errors(), publish.staging(root, result.run_id, day, wait) as staged:
+            with (
+                _engine_errors(),
+                publish.staging(root, result.run_id, day, sink.finish, wait) as staged,
+            ):
                 if skip_unchanged and work.is_unchanged():
                     result.status = "unchanged"
                     return result
@@ -165,12 +172,13 @@ def wanted(
         failed: which of the two.
     """
     root = publish.Root.open(config.output.path)
-    root.refuse_other(config.name)
+    root.refuse_other(config.name, config.output.format)
+    sink = sinks.sink(spark, root, config.output)
     if not failed:
-        return tuple(day for day in dates if not root.partitions(tables.METRICS.name, day))
+        return tuple(day for day in dates if not sink.partitions(tables.METRICS.name, day))
     if not root.columns(tables.RUNS.name):
         return ()
-    runs = publish.read_table(spark, config.output.path, tables.RUNS.name)
+    runs = sink.read(tables.RUNS.name)
     last = runs.groupBy("date").agg(F.max_by("status", F.struct("started_at", "run_id")))
     status = {row[0]: row[1] for row in last.collect()}
     return tuple(day for day in dates if status.get(str(day)) == "failed")
@@ -179,7 +187,8 @@ def wanted(
 def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Plan]:
     """What :func:`evaluate` would do, without writing anything."""
     root = publish.Root.open(config.output.path)
-    root.refuse_other(config.name)
+    root.refuse_other(config.name, config.output.format)
+    sink = sinks.sink(spark, root, config.output)
     plans = []
     with session.options(spark, timezone=config.input.timezone), _engine_errors():
         for day in dates:
@@ -189,7 +198,7 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
             replaces = [
                 f"{table.name}/{partition}"
                 for table in (config.query_metrics, tables.METRICS, tables.REJECTS)
-                for partition in root.partitions(table.name, day)
+                for partition in sink.partitions(table.name, day)
             ]
             plans.append(Plan(day, replaces, _explained(scored)))
     return plans
@@ -253,14 +262,16 @@ class _Work:
     spark: SparkSession
     config: Config
     root: publish.Root
+    sink: sinks.Folders | sinks.Lake
     result: DateResult
     progress: Progress
+    allow_empty: bool
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     fingerprint: str | None = None
 
     def evaluate(self, staged: publish.Staging) -> None:
         """Read, score, aggregate, audit and publish the date."""
-        spark, config, root, result = self.spark, self.config, self.root, self.result
+        spark, config, result = self.spark, self.config, self.result
         stage = _Stages(result, self.progress)
         stamp = {
             "dataset": config.name,
@@ -284,7 +295,16 @@ class _Work:
 
         stage("check")
         settled = audit.settle(queries, staged, config, regroup if together else None)
-        account = audit.account(observation, rows, marked, settled, origins, config, result.date)
+        try:
+            account = audit.account(
+                observation, rows, marked, settled, origins, config, result.date
+            )
+        except NoRowsError:
+            if not self.allow_empty:
+                raise
+            result.counts = dict.fromkeys(audit.COUNTED, 0)
+            self._publish(staged, stage)
+            return
         queries, unshown = _with_unshown(settled.queries, origins.judged, staged, config, stamp)
         account.findings.extend(unshown)
         result.counts, result.findings = account.counts, account.findings
@@ -304,26 +324,30 @@ class _Work:
         stage("audit")
         audit.audit(queries, staged, account, config)
 
+        self._publish(staged, stage)
+
+    def _publish(self, staged: publish.Staging, stage: _Stages) -> None:
         stage("publish")
-        published = [queries_table, tables.METRICS, tables.REJECTS]
+        result, config = self.result, self.config
+        published = [config.query_metrics, tables.METRICS, tables.REJECTS]
         result.replaced = [
             f"{table.name}/{partition}"
             for table in published
-            for partition in root.partitions(table.name, result.date)
+            for partition in self.sink.partitions(table.name, result.date)
         ]
-        root.claim(config.name)
+        self.root.claim(config.name, config.output.format, config.output.catalog)
         result.status = "published"
         staged.write_rows([self._record()], tables.RUNS)
-        staged.publish(published, tables.RUNS)
+        self.sink.publish(staged, published, tables.RUNS)
         stage.end()
 
     def is_unchanged(self) -> bool:
         """Whether the run in force had the same input files, configuration and code."""
         self.fingerprint = read.fingerprint(self.spark, self.config, self.result.date)
-        in_force = self.root.running(tables.METRICS.name, self.result.date)
+        in_force = self.sink.running(tables.METRICS.name, self.result.date)
         if self.fingerprint is None or in_force is None:
             return False
-        found = publish.read_table(self.spark, self.config.output.path, tables.RUNS.name)
+        found = self.sink.read(tables.RUNS.name)
         same = {
             "run_id": in_force,
             "fingerprint": self.fingerprint,
@@ -343,7 +367,7 @@ class _Work:
             code = getattr(error, "exit_code", 1)
             record = self._record() | {"error": read.first_line(error), "exit_code": code}
             staged.write_rows([record], tables.RUNS)
-            staged.append(tables.RUNS)
+            self.sink.append(staged, tables.RUNS)
 
     def _record(self) -> dict[str, Any]:
         result, config = self.result, self.config

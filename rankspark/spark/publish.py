@@ -3,7 +3,7 @@
     <root>/_dataset.json                                 who owns the root
     <root>/_locks/date=D.json                            who works on a date
     <root>/_staging/date=D/<run_id>/<table>/date=D/...   what a run writes and audits
-    <root>/<table>/_columns.json                         the columns it has ever had, in order
+    <root>/_tables/<table>.json                          the columns it has ever had, in order
     <root>/<table>/date=D/_publication.json              the run that is in force
     <root>/<table>/date=D/experiment=E/*.parquet         what readers see
 
@@ -20,12 +20,13 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -40,7 +41,7 @@ from rankspark.tables import Column, Table
 
 _MARKER = "_dataset.json"
 _STAGING = "_staging"
-_COLUMNS = "_columns.json"
+_TABLES = "_tables"
 _PUBLICATION = "_publication.json"
 _JOURNAL = "_journal.json"
 
@@ -82,34 +83,46 @@ class Root:
             ) from error
         return cls(path.rstrip("/"), fs, base.rstrip("/"))
 
-    def owner(self) -> str | None:
-        """The dataset that owns the root, or None where nobody does yet."""
+    def marker(self) -> dict[str, Any]:
+        """Who owns the root and how its tables are kept; empty where nobody does yet."""
         try:
             with self.fs.open_input_stream(f"{self.base}/{_MARKER}") as stream:
-                return str(json.loads(stream.read())["dataset"])
+                return dict(json.loads(stream.read()))
         except FileNotFoundError:
-            return None
+            return {}
 
-    def claim(self, dataset: str) -> None:
+    def owner(self) -> str | None:
+        """The dataset that owns the root, or None where nobody does yet."""
+        return self.marker().get("dataset")
+
+    def claim(self, dataset: str, form: str = "parquet", catalog: str | None = None) -> None:
         """Make the root the dataset's own.
 
         Raises:
-            ConfigError: it is another dataset's.
+            ConfigError: it is another dataset's, or of another format.
         """
-        self.refuse_other(dataset)
+        self.refuse_other(dataset, form)
         if self.owner() is None:
+            content = {"dataset": dataset, "format": form, "catalog": catalog}
             self.fs.create_dir(self.base, recursive=True)
             with self.fs.open_output_stream(f"{self.base}/{_MARKER}") as stream:
-                stream.write(json.dumps({"dataset": dataset}).encode())
+                stream.write(json.dumps(content).encode())
 
-    def refuse_other(self, dataset: str) -> None:
-        """Raise a ConfigError where the root is another dataset's."""
+    def refuse_other(self, dataset: str, form: str = "parquet") -> None:
+        """Raise a ConfigError where the root is another dataset's, or of another format."""
         owner = self.owner()
         if owner not in (None, dataset):
             raise ConfigError(
                 expected=f"an output.path of dataset {dataset!r}, or a new one",
                 found=f"{self.path}, which belongs to dataset {owner!r}",
                 action="give each dataset an output.path of its own",
+            )
+        kept = self.marker().get("format", form)
+        if kept != form:
+            raise ConfigError(
+                expected=f"output.format = {kept!r}, as the tables at {self.path} are kept",
+                found=repr(form),
+                action="keep the format, or give another output.path",
             )
 
     def partitions(self, table: str, day: date) -> list[str]:
@@ -127,9 +140,9 @@ class Root:
     def columns(self, table: str) -> list[Column]:
         """The columns that a table has had so far, in order; none where it is new."""
         try:
-            with self.fs.open_input_stream(f"{self.base}/{table}/{_COLUMNS}") as stream:
+            with self.fs.open_input_stream(f"{self.base}/{_TABLES}/{table}.json") as stream:
                 return [Column(**column) for column in json.loads(stream.read())]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def evolved(self, table: Table) -> Table:
@@ -269,14 +282,16 @@ class Staging:
         root, done = self.root, list[str]()
         try:
             for table in tables:
-                self._note_columns(table)
+                # An empty date has no files, and yet was published.
+                root.fs.create_dir(self._dated(table), recursive=True)
                 self._write_json(f"{self._dated(table)}/{_PUBLICATION}", {"run_id": self.run_id})
-            journal = {"replaced": [t.name for t in tables], "grown": grown.name}
-            self._write_json(f"{root.base}/{self._folder}/{_JOURNAL}", journal)
+            self.write_journal(tables, grown)
             for table in tables:
                 self._exchange(table.name)
                 done.append(table.name)
             self._add(grown.name)
+            # Done: what is left here is the date before, which nobody must take for a new one.
+            root.fs.delete_file(f"{root.base}/{self._folder}/{_JOURNAL}")
         except OSError as error:
             for name in reversed(done):
                 self._exchange(name)
@@ -292,11 +307,8 @@ class Staging:
         Returns:
             whether there was anything to finish.
         """
-        try:
-            path = f"{self.root.base}/{self._folder}/{_JOURNAL}"
-            with self.root.fs.open_input_stream(path) as stream:
-                journal = json.loads(stream.read())
-        except FileNotFoundError:
+        journal = self.journal()
+        if journal is None:
             return False  # it had not audited everything
         for name in journal["replaced"]:
             if self.root.running(name, self.day) != self.run_id:
@@ -304,9 +316,25 @@ class Staging:
         self._add(journal["grown"])
         return True
 
+    def write_journal(self, replaced: list[Table], grown: Table) -> None:
+        """Say what is to be published, now that all is staged and audited."""
+        for table in (*replaced, grown):
+            self.note_columns(table)
+        journal = {"replaced": [table.name for table in replaced], "grown": grown.name}
+        self._write_json(f"{self.root.base}/{self._folder}/{_JOURNAL}", journal)
+
+    def journal(self) -> dict[str, Any] | None:
+        """What was to be published, or None where it was not audited yet."""
+        try:
+            path = f"{self.root.base}/{self._folder}/{_JOURNAL}"
+            with self.root.fs.open_input_stream(path) as stream:
+                return dict(json.loads(stream.read()))
+        except FileNotFoundError:
+            return None
+
     def append(self, table: Table) -> None:
         """Add the file that was staged for the date of a table that only grows."""
-        self._note_columns(table)
+        self.note_columns(table)
         self._add(table.name)
 
     def _add(self, table: str) -> None:
@@ -334,12 +362,14 @@ class Staging:
             _move(fs, staged, live)
             _move(fs, aside, staged)
 
-    def _note_columns(self, table: Table) -> None:
+    def note_columns(self, table: Table) -> None:
+        """Remember the columns of a table, so that later runs keep them in their order."""
         columns = self.root.evolved(table).columns
         if list(columns) != self.root.columns(table.name):
-            folder = f"{self.root.base}/{table.name}"
+            folder = f"{self.root.base}/{_TABLES}"
             self.root.fs.create_dir(folder, recursive=True)
-            self._write_json(f"{folder}/{_COLUMNS}", [asdict(column) for column in columns])
+            content = [asdict(column) for column in columns]
+            self._write_json(f"{folder}/{table.name}.json", content)
 
     def _write_json(self, path: str, content: object) -> None:
         aside = f"{path}.{self.run_id}"
@@ -359,6 +389,11 @@ _ARROW_TYPES = {
     "ARRAY<STRING>": pa.list_(pa.string()),
     "MAP<STRING, DOUBLE>": pa.map_(pa.string(), pa.float64()),
 }
+
+
+def unescaped(value: str) -> str:
+    """The value of a partition whose folder's name is given, quoted for a SQL string."""
+    return unquote(value).replace("\\", "\\\\").replace("'", "\\'")
 
 
 def _escaped(value: str) -> str:
@@ -400,7 +435,13 @@ def _exchanged(fs: pafs.FileSystem, one: str, other: str) -> bool:
 
 
 @contextmanager
-def staging(root: Root, run_id: str, day: date, wait: float = 0.0) -> Iterator[Staging]:
+def staging(
+    root: Root,
+    run_id: str,
+    day: date,
+    finish: Callable[[Staging], object],
+    wait: float = 0.0,
+) -> Iterator[Staging]:
     """The date for this run alone, and a staging folder for it, gone afterwards.
 
     What a killed run of the date left is finished, where it had begun to publish, and removed.
@@ -409,6 +450,7 @@ def staging(root: Root, run_id: str, day: date, wait: float = 0.0) -> Iterator[S
         root: where.
         run_id: the run.
         day: the date.
+        finish: finishes what a killed run had staged and begun to publish.
         wait: for how many seconds to wait for another run of the date.
 
     Raises:
@@ -420,7 +462,7 @@ def staging(root: Root, run_id: str, day: date, wait: float = 0.0) -> Iterator[S
         with lock.held(root.fs, root.base, day, run_id, wait):
             try:
                 for info in root.fs.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
-                    Staging(root, info.base_name, day).finish()
+                    finish(Staging(root, info.base_name, day))
                     root.fs.delete_dir(info.path)
                 yield Staging(root, run_id, day)
             finally:
@@ -452,6 +494,11 @@ def read_table(spark: SparkSession, path: str, table: str) -> DataFrame:
         table: the table's name.
     """
     root = Root.open(path)
+    marker = root.marker()
+    if marker.get("catalog"):
+        return spark.table(f"{marker['catalog']}.{table}")
+    if marker.get("format") == "delta":
+        return spark.read.format("delta").load(f"{root.path}/{table}")
     # Types of partition values are inferred, or not, when the files are looked up.
     with session.options(spark):
         # A date may have columns that older dates have not.
