@@ -33,6 +33,28 @@ IMPRESSION_SCHEMA = (
 )
 
 
+def lake_settings(scratch: Path) -> dict[str, str]:
+    """Delta Lake and Iceberg, where RANKSPARK_TEST_LAKES has their Maven coordinates."""
+    packages = os.environ.get("RANKSPARK_TEST_LAKES")
+    if not packages:
+        return {}
+    iceberg, ivy = "org.apache.iceberg.spark", os.environ.get("RANKSPARK_TEST_IVY")
+    return {
+        "spark.jars.packages": packages,
+        **({"spark.jars.ivy": ivy} if ivy else {}),
+        "spark.jars.ivy": os.environ.get(
+            "RANKSPARK_TEST_IVY", str(Path("~/.ivy2.5.2").expanduser())
+        ),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
+        f"{iceberg}.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.catalog.ice": f"{iceberg}.SparkCatalog",
+        "spark.sql.catalog.ice.type": "hadoop",
+        "spark.sql.catalog.ice.warehouse": str(scratch / "ice"),
+    }
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Fixtures of a conftest reach what lies beside and below it; the doctests lie in rankspark/.
     config.pluginmanager.register(Everywhere(), "rankspark-everywhere")
@@ -55,6 +77,7 @@ class Everywhere:
                 "spark.sql.session.timeZone": "UTC",
                 "spark.sql.shuffle.partitions": "4",
                 "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+                **lake_settings(scratch),
             },
         )
         yield session

@@ -281,10 +281,6 @@ class Staging:
         """
         root, done = self.root, list[str]()
         try:
-            for table in tables:
-                # An empty date has no files, and yet was published.
-                root.fs.create_dir(self._dated(table), recursive=True)
-                self._write_json(f"{self._dated(table)}/{_PUBLICATION}", {"run_id": self.run_id})
             self.write_journal(tables, grown)
             for table in tables:
                 self._exchange(table.name)
@@ -320,6 +316,10 @@ class Staging:
         """Say what is to be published, now that all is staged and audited."""
         for table in (*replaced, grown):
             self.note_columns(table)
+        for table in replaced:
+            # An empty date has no files, and yet was published.
+            self.root.fs.create_dir(self._dated(table), recursive=True)
+            self._write_json(f"{self._dated(table)}/{_PUBLICATION}", {"run_id": self.run_id})
         journal = {"replaced": [table.name for table in replaced], "grown": grown.name}
         self._write_json(f"{self.root.base}/{self._folder}/{_JOURNAL}", journal)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -28,6 +29,7 @@ _ATTEMPTS = 5
 _CONFLICT = re.compile(
     r"Concurrent\w*Exception|DELTA_CONCURRENT|MetadataChangedException|DELTA_METADATA_CHANGED"
     r"|ProtocolChangedException|DELTA_PROTOCOL_CHANGED|Found conflicting|CommitFailedException"
+    r"|is not an ancestor of|CREATE_TABLE_WITH_NON_EMPTY_LOCATION|ALREADY_EXISTS"
 )
 _UNFIT = re.compile(
     r"DATA_SOURCE_NOT_FOUND|Failed to find|NoSuchMethodError|NoClassDefFoundError"
@@ -108,9 +110,9 @@ class Lake:
 
     def partitions(self, table: str, day: date) -> list[str]:
         """What a table holds of a date, as `date=D/experiment=E`."""
-        if not self._exists(table):
+        found = self._found(table, day)
+        if found is None:
             return []
-        found = self.read(table).where(F.col("date") == str(day))
         if "experiment" not in found.columns:
             return [] if found.isEmpty() else [f"date={day}"]
         rows = found.select("experiment").distinct().collect()
@@ -118,9 +120,8 @@ class Lake:
 
     def running(self, table: str, day: date) -> str | None:
         """The run that published a date of a table."""
-        if not self._exists(table):
-            return None
-        row = self.read(table).where(F.col("date") == str(day)).select("run_id").first()
+        found = self._found(table, day)
+        row = None if found is None else found.select("run_id").first()
         return None if row is None else str(row[0])
 
     def read(self, table: str) -> DataFrame:
@@ -243,8 +244,16 @@ class Lake:
             return f"delta.`{self.root.path}/{table}`"
         return f"{self.output.catalog}.{table}"
 
-    def _exists(self, table: str) -> bool:
-        return bool(self.root.columns(table))
+    def _found(self, table: str, day: date) -> DataFrame | None:
+        """A date of a table; None where there is no such table yet."""
+        if not self.root.columns(table):
+            return None
+        try:
+            found = self.read(table).where(F.col("date") == str(day))
+            found.schema  # noqa: B018  under Connect this is where the table is looked up
+        except AnalysisException:
+            return None  # another run is about to create it
+        return found
 
 
 def sink(spark: SparkSession, root: Root, output: Output) -> Folders | Lake:
