@@ -42,9 +42,6 @@ def lake_settings(scratch: Path) -> dict[str, str]:
     return {
         "spark.jars.packages": packages,
         **({"spark.jars.ivy": ivy} if ivy else {}),
-        "spark.jars.ivy": os.environ.get(
-            "RANKSPARK_TEST_IVY", str(Path("~/.ivy2.5.2").expanduser())
-        ),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
         f"{iceberg}.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
