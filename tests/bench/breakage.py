@@ -151,7 +151,7 @@ def kill_executor(log: Log, out: Path) -> dict[str, object]:
         for command in commands:
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             servers.append(
-                subprocess.Popen(launch + command, env=environment, start_new_session=True, **quiet)  # noqa: S603
+                subprocess.Popen(launch + command, env=environment, start_new_session=True, **quiet)
             )
             time.sleep(5)
         settings = {
