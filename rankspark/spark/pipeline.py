@@ -135,7 +135,7 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
             scored = per_query(check.mark(rows, config), config, _origins(spark, config, day))
             replaces = [
                 f"{table.name}/{partition}"
-                for table in (config.query_metrics, tables.METRICS, tables.REJECTS)
+                for table in _published(config)
                 for partition in root.partitions(table.name, day)
             ]
             plans.append(Plan(day, replaces, _explained(scored)))
@@ -227,10 +227,14 @@ def _evaluate_date(
         result.counts, result.findings = account.counts, account.findings
 
         stage("aggregate")
-        columns = [measure.column_name for measure in config.measures]
-        summed = aggregate.moments(queries, columns, config.evaluate.slices).collect()
-        result.metrics = aggregate.metrics_rows(summed, config)
+        units = staged.write(_stamped(aggregate.unit_sums(queries, config), stamp), tables.UNIT_DAY)
+        result.metrics = aggregate.metrics_rows(aggregate.moments(units).collect(), config)
         staged.write_rows([row | stamp for row in result.metrics], tables.METRICS)
+        assigned = _stamped(aggregate.assignments(units, config), stamp)
+        staged.write(assigned, tables.ASSIGNMENT)
+        paired = aggregate.paired_counts(queries, config)
+        pairs = [] if paired is None else paired.collect()
+        staged.write_rows([row.asDict() | stamp for row in pairs], tables.PAIRED_COUNTS)
         total = result.counts["n_rows_read"]
         staged.write_rows(
             [asdict(f) | {"share": f.n_rows / total} | stamp for f in account.findings],
@@ -241,7 +245,7 @@ def _evaluate_date(
         audit.audit(queries, staged, account, config)
 
         stage("publish")
-        published = [queries_table, tables.METRICS, tables.REJECTS]
+        published = _published(config)
         result.replaced = [
             f"{table.name}/{partition}"
             for table in published
@@ -252,6 +256,18 @@ def _evaluate_date(
         stage.end()
         staged.write_rows([_run_record(spark, config, result, started)], tables.RUNS)
         staged.append(tables.RUNS)
+
+
+def _published(config: Config) -> list[tables.Table]:
+    """The tables of which a run replaces its date."""
+    return [
+        config.query_metrics,
+        tables.METRICS,
+        tables.UNIT_DAY,
+        tables.ASSIGNMENT,
+        tables.PAIRED_COUNTS,
+        tables.REJECTS,
+    ]
 
 
 def _origins(spark: SparkSession, config: Config, day: date) -> lists.Origins:
