@@ -379,19 +379,37 @@ def counts_of_single_queries(
     rows: DataFrame, pairs: Sequence[tuple[str, str]]
 ) -> dict[tuple[tuple[str, str], Key], Counts]:
     """The same of variants whose units are queries: then a unit of a day is one query."""
-    found = {}
-    for control, treatment in pairs:
-        x = [F.max(F.when(F.col("variant") == v, F.col("s_nano"))) for v in (control, treatment)]
-        both = rows.groupBy(*SLICE, "unit", "date").agg((x[1] - x[0]).alias("d"))
-        counted = both.groupBy(*SLICE).agg(
-            F.count_if(F.expr("d > 0")),
-            F.count_if(F.expr("d = 0")),
-            F.count_if(F.expr("d < 0")),
-            F.coalesce(product("d", "d"), F.lit(0)),
+    names = sorted({name for pair in pairs for name in pair})
+    by_query = rows.groupBy(*SLICE, "unit", "date").agg(
+        *(F.max(F.when(F.col("variant") == name, F.col("s_nano"))).alias(f"x{i}")
+          for i, name in enumerate(names))
+    )  # fmt: skip
+    gaps = [
+        F.struct(
+            F.lit(control).alias("control"),
+            F.lit(treatment).alias("treatment"),
+            (F.col(f"x{names.index(treatment)}") - F.col(f"x{names.index(control)}")).alias("d"),
         )
-        for row in counted.collect():
-            found[(control, treatment), _key(row)] = Counts(*(int(value) for value in row[3:]))
-    return found
+        for control, treatment in pairs
+    ]
+    counted = (
+        by_query.select(*SLICE, F.explode(F.array(*gaps)).alias("gap"))
+        .select(*SLICE, "gap.*")
+        .groupBy(*SLICE, "control", "treatment")
+        .agg(
+            F.count_if(F.expr("d > 0")).alias("wins"),
+            F.count_if(F.expr("d = 0")).alias("ties"),
+            F.count_if(F.expr("d < 0")).alias("losses"),
+            product("d", "d").alias("squares"),
+        )
+    )
+    names_of_counts = ("wins", "ties", "losses", "squares")
+    return {
+        ((row["control"], row["treatment"]), _key(row)): Counts(
+            *(int(row[name] or 0) for name in names_of_counts)
+        )
+        for row in counted.collect()
+    }
 
 
 def new_units(rows: DataFrame) -> dict[str, int]:
