@@ -243,7 +243,7 @@ def _demo(options: argparse.Namespace) -> int:
     _print_findings(results)
     print(
         f"\nTables (Parquet, by date and experiment): {output}"
-        "\n  query_metrics, metrics, rejects, runs"
+        "\n  query_metrics, metrics, unit_day, assignment, rejects, runs"
     )
     print(f"Configuration: {folder / 'demo.toml'}")
     return 0

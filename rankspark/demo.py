@@ -59,6 +59,9 @@ country = "country"
 measures = ["mrr", "mrr@10", "ndcg@10", "recall@5", "hit@1"]
 slices = ["country"]
 
+[compare]
+control = "control"
+
 [output]
 path = {output}
 """

@@ -216,6 +216,12 @@ def power(
         InputError: nothing is stored.
     """
     name = str(Measure.parse(measure))
+    if config.compare.design != "ab":
+        raise ConfigError(
+            expected="compare.design = 'ab', for which units are split",
+            found=config.compare.design,
+            action="leave it out; rankers on the same queries need no new traffic",
+        )
     dates = Range(start or date.min, (end or date.max) - timedelta(days=1))
     with session.options(spark, timezone=config.input.timezone):
         scopes = _scopes(spark, config, dates, whole=False)
@@ -229,7 +235,8 @@ def power(
         )
         rows = rows.where(F.col("ranker") == F.lit(scope.ranker))
         units = history.by_unit(rows, None, None, config.compare.estimand)
-        (group,) = history.groups(units, pre=False).values()
+        groups = history.groups(units, pre=False)
+        group = groups.get((scope.control, (*_OVERALL, name)), Group(_NOTHING, 0, 0))
         seen = history.new_units(_assignment(spark, config, scope))
     baseline = delta(group.now)
     weights = config.compare.split or dict.fromkeys(scope.names, 1.0)
