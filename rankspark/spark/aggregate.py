@@ -51,7 +51,6 @@ def unit_sums(
             "ranker",
             _unit().alias("unit"),
             F.expr("cast(n_relevant = 0 as int)").alias("no_relevant"),
-            *(measure.column_name for measure in measures),
             *_nano(measures),
             _exploded_slices(config.evaluate.slices if slices is None else slices),
         )
@@ -70,8 +69,7 @@ def unit_sums(
                     F.sum(f"v{i}").alias(f"x{i}"),
                     product(f"v{i}", f"v{i}").alias(f"s2{i}"),
                     *(
-                        # The very double of the kernel: no other value of mrr equals it.
-                        F.count_if(F.col(measure.column_name) == F.lit(1.0 / rank)).alias(
+                        F.count_if(F.col(f"v{i}") == round(tables.NANO / rank)).alias(
                             f"r{i}_{rank}"
                         )
                         for rank in _counted_ranks(measure, config)

@@ -184,7 +184,7 @@ def compare(
             "computed_at": started,
             "config_hash": config.config_hash,
         }
-        rows = [stamp | row for row in rows]
+        rows = [row | stamp for row in rows]
         if write:
             publish.append_rows(root, run_id, rows, tables.COMPARISONS)
     return Comparison(run_id, rows, changes)

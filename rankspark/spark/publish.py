@@ -282,6 +282,8 @@ def append_rows(root: Root, run_id: str, rows: list[dict[str, Any]], table: Tabl
     finally:
         with suppress(OSError):
             root.fs.delete_dir(staged)
+            if isinstance(root.fs, pafs.LocalFileSystem):
+                Path(root.base, _STAGING).rmdir()
 
 
 _ARROW_TYPES = {

@@ -25,29 +25,23 @@ from rankspark.stats import (
     paired,
 )
 
-USERS, DAYS, PRE, NANO = 1000, 28, 14, 10**9
+#: Reciprocal ranks down to 10 are whole parts of 2520, so all sums are small integers.
+USERS, DAYS, PRE, SCALE = 1000, 28, 14, 2520
 Ints = NDArray[np.int64]
 
 
 def moments(x: Ints, n: Ints) -> RatioMoments:
-    """Exact sums: as Python integers, for squares of billionths pass 2^63."""
-    used = n > 0
-    x, n = x[used].astype(object), n[used].astype(object)
-    return RatioMoments(
-        len(x), int(x.sum()), int(n.sum()), int((x * x).sum()), int((x * n).sum()),
-        int((n * n).sum()), NANO,
-    )  # fmt: skip
+    k, used = int((n > 0).sum()), n > 0
+    x, n = x[used], n[used]
+    return RatioMoments(k, int(x.sum()), int(n.sum()), int(x @ x), int(x @ n), int(n @ n), SCALE)
 
 
 def with_pre(x: Ints, n: Ints, a: Ints, b: Ints) -> CupedMoments:
     used = n > 0
-    x, n, a, b = (v[used].astype(object) for v in (x, n, a, b))
-    pre = RatioMoments(
-        len(x), int(a.sum()), int(b.sum()), int((a * a).sum()), int((a * b).sum()),
-        int((b * b).sum()), NANO,
-    )  # fmt: skip
-    crossed = (int((p * q).sum()) for p, q in ((x, a), (x, b), (n, a), (n, b)))
-    return CupedMoments(moments(x, n), pre, *crossed)
+    x, n, a, b = (v[used] for v in (x, n, a, b))
+    sums = (int(v) for v in (a.sum(), b.sum(), a @ a, a @ b, b @ b))
+    pre = RatioMoments(len(x), *sums, SCALE)
+    return CupedMoments(moments(x, n), pre, int(x @ a), int(x @ b), int(n @ a), int(n @ b))
 
 
 class World:
@@ -67,8 +61,7 @@ class World:
     def _sums(self, random: np.random.Generator, quality: NDArray[np.float64], cell: Ints) -> Ints:
         good = 1 / (1 + np.exp(-(quality - 0.2 + random.normal(0, 0.8, len(cell)))))
         rank = random.geometric(0.15 + 0.75 * good)
-        value = np.where(rank <= 10, np.rint(NANO / rank), 0)
-        # Sums of billionths stay far below 2^53, so these doubles are exact.
+        value = np.where(rank <= 10, SCALE // rank, 0)
         summed = np.bincount(cell, value, minlength=self.n.size).astype(np.int64)
         return summed.reshape(self.n.shape)
 

@@ -168,7 +168,7 @@ def test_a_part_of_the_range_has_its_own_reference_values(spark, ab, expected) -
         )
     )  # fmt: skip
     row = rows["mrr@10", "control", "rerank_a"]
-    # Below 200 units: the jackknife. The moments stand beside it, so the delta method's is there too.
+    # Below 200 units: the jackknife. From the moments beside it follows the delta method's.
     assert row["se_method"] == "jackknife"
     arms = (
         RatioMoments(
