@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rankspark.measures import MEASURES, Measure, RankedLists
     from rankspark.measures import score as score_lists
     from rankspark.spark.api import Evaluation, evaluate
+    from rankspark.spark.compare import Comparison, compare
     from rankspark.spark.functions import register
     from rankspark.spark.pipeline import DateResult
     from rankspark.spark.pipeline import evaluate as run
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rankspark.spark.session import get_session
 
 _HOME = {
+    "Comparison": "rankspark.spark.compare:Comparison",
     "Config": "rankspark.config:Config",
     "DateResult": "rankspark.spark.pipeline:DateResult",
     "Evaluation": "rankspark.spark.api:Evaluation",
@@ -37,6 +39,7 @@ _HOME = {
     "Measure": "rankspark.measures:Measure",
     "RankedLists": "rankspark.measures:RankedLists",
     "RanksparkError": "rankspark.errors:RanksparkError",
+    "compare": "rankspark.spark.compare:compare",
     "evaluate": "rankspark.spark.api:evaluate",
     "get_session": "rankspark.spark.session:get_session",
     "load_config": "rankspark.config:load",
@@ -48,12 +51,14 @@ _HOME = {
 
 __all__ = [
     "MEASURES",
+    "Comparison",
     "Config",
     "DateResult",
     "Evaluation",
     "Measure",
     "RankedLists",
     "RanksparkError",
+    "compare",
     "evaluate",
     "get_session",
     "load_config",

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 from rich.console import Console
@@ -27,9 +27,10 @@ from rich.text import Text
 
 import rankspark
 from rankspark import config as configuration
-from rankspark import demo, tables
+from rankspark import demo, review, tables
 from rankspark.errors import ConfigError, RanksparkError
 from rankspark.measures import MEASURES
+from rankspark.spark import compare as comparing
 from rankspark.spark import pipeline
 from rankspark.spark.pipeline import DateResult
 from rankspark.spark.session import get_session
@@ -64,6 +65,17 @@ def _parser() -> argparse.ArgumentParser:
         "evaluate", help="evaluate dates of a log and publish their tables"
     )
     add_evaluate_arguments(evaluate)
+    compared = commands.add_parser(
+        "compare", help="compare variants or rankers over a range of evaluated dates"
+    )
+    add_compare_arguments(compared)
+    planned = commands.add_parser("power", help="the days an experiment needs to find a lift")
+    _add_common(planned)
+    planned.add_argument("--measure", required=True, metavar="M", help="such as mrr@10")
+    planned.add_argument(
+        "--mde", required=True, metavar="LIFT", help="relative lift to find, such as 2%% or 0.02"
+    )
+    planned.set_defaults(command=_power)
     listed = commands.add_parser("measures", help="list the measures and their parameters")
     listed.set_defaults(command=_measures, verbose=False)
     schema = commands.add_parser("schema", help="print the columns of the published tables")
@@ -80,12 +92,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evaluate`, shared with jobs/evaluate.py."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="TOML configuration")
+    _add_common(parser)
     parser.add_argument(
         "--date", action="append", default=[], metavar="D", help="YYYY-MM-DD; repeatable"
     )
-    parser.add_argument("--start", metavar="D", help="first date of a range")
-    parser.add_argument("--end", metavar="D", help="the date after the last of the range")
     parser.add_argument(
         "--lookback", type=int, default=0, metavar="N",
         help="also the N days before the first date, to restate them with late labels",
@@ -112,14 +122,28 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="show what would happen; write nothing"
     )
     parser.add_argument(
+        "--result-file", type=Path, metavar="FILE", help="write the outcome as JSON"
+    )
+    parser.set_defaults(command=_evaluate)
+
+
+def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `compare`, shared with jobs/compare.py."""
+    _add_common(parser)
+    parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
+    parser.add_argument("--dry-run", action="store_true", help="do not add to `comparisons`")
+    parser.set_defaults(command=_compare)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", required=True, metavar="FILE", help="TOML configuration")
+    parser.add_argument("--start", metavar="D", help="first date of a range")
+    parser.add_argument("--end", metavar="D", help="the date after the last of the range")
+    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
         help="override a key of the configuration, such as output.path=/tmp/x",
     )  # fmt: skip
-    parser.add_argument(
-        "--result-file", type=Path, metavar="FILE", help="write the outcome as JSON"
-    )
     parser.add_argument("--verbose", action="store_true", help="show the trace of an error")
-    parser.set_defaults(command=_evaluate)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -161,6 +185,40 @@ def _evaluate(options: argparse.Namespace) -> int:
         if config.input.format == "trec":
             _print_like_trec_eval(result)
     return max(result.exit_code for result in results)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    config = configuration.load(options.config, options.overrides)
+    dates = configuration.parse_dates((), options.start, options.end)
+    end = dates[-1] + timedelta(days=1)
+    write = not options.dry_run
+    found = comparing.compare(get_session(), config, dates[0], end, write=write)
+    changes = {(c.experiment, c.measure, c.control, c.treatment): c.split for c in found.changes}
+    forms = {"text": review.text, "markdown": review.markdown, "json": review.as_json}
+    print(forms[options.format](found.rows, changes))
+    return 0
+
+
+def _power(options: argparse.Namespace) -> int:
+    config = configuration.load(options.config, options.overrides)
+    given: tuple[date, ...] = ()
+    if options.start or options.end:
+        given = configuration.parse_dates((), options.start, options.end)
+    first, last = (given[0], given[-1] + timedelta(days=1)) if given else (None, None)
+    lift = configuration.parse_share(options.mde, "--mde")
+    found = comparing.power(get_session(), config, options.measure, lift, first, last)
+    mean = "no mean" if found.mean is None else f"mean {found.mean:.4f}"
+    print(
+        f"{found.measure}: {mean}, {found.units_seen:,} units in {found.days_seen} days of history"
+    )
+    if found.units is None or found.days is None:
+        print("the history does not say: the measure does not vary, or no new unit arrives")
+        return 0
+    print(
+        f"a lift of {found.lift:.2%} needs {found.units:,} units of both variants (80% power):"
+        f" {found.days:,} days at this traffic, {found.new_units_a_day:,.0f} new units a day"
+    )
+    return 0
 
 
 def _report(result: DateResult) -> None:
@@ -255,7 +313,7 @@ def _demo(options: argparse.Namespace) -> int:
     _print_findings(results)
     print(
         f"\nTables (Parquet, by date and experiment): {output}"
-        "\n  query_metrics, metrics, rejects, runs"
+        "\n  query_metrics, metrics, unit_day, assignment, rejects, runs"
     )
     print(f"Configuration: {folder / 'demo.toml'}")
     return 0

@@ -351,6 +351,68 @@ class Output(_Model):
         return int(count) * (timedelta(hours=1) if unit.startswith("hour") else timedelta(days=1))
 
 
+class Compare(_Model):
+    """What is compared with what, and when a difference counts (STATISTICS, sections 1 and 4).
+
+    `ab` compares the variants of an experiment, `paired` its rankers over the same queries or, with
+    `between = "variants"`, its variants where each answered the same queries.
+    """
+
+    experiments: tuple[str, ...] = ()
+    design: Literal["ab", "paired"] = "ab"
+    between: Literal["rankers", "variants"] = "rankers"
+    control: str | None = None
+    all_pairs: bool = False
+    ranker: str | None = None
+    primary: tuple[str, ...] = ()
+    secondary: tuple[str, ...] = ()
+    guardrails: dict[str, Annotated[float, Field(ge=0, lt=1)]] = {}
+    split: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
+    planned_units: int | None = Field(default=None, ge=1)
+    pre_period: int = Field(default=0, ge=0)
+    pre_experiment: str | None = None
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    estimand: Literal["ratio", "per_unit"] = "ratio"
+    sequential: bool = False
+    override_invalid: bool = False
+
+    @field_validator("primary", "secondary", mode="after")
+    @classmethod
+    def _canonical(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(Measure.parse(text)) for text in value))
+
+    @field_validator("guardrails", mode="after")
+    @classmethod
+    def _canonical_keys(cls, value: dict[str, float]) -> dict[str, float]:
+        return {str(Measure.parse(text)): margin for text, margin in value.items()}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        named = [*self.primary, *self.secondary, *self.guardrails]
+        twice = sorted({name for name in named if named.count(name) > 1})
+        if twice:
+            raise ValueError(f"{twice[0]} has two roles; keep one")
+        if self.all_pairs and self.design == "ab":
+            raise ValueError("all_pairs is for design = 'paired'")
+        if self.design == "paired" and (self.pre_period or self.split):
+            raise ValueError("pre_period and split are for design = 'ab'")
+        return self
+
+    def role(
+        self, measure: str, measures: Sequence[str]
+    ) -> Literal["primary", "secondary", "guardrail"]:
+        """The role of a measure; of those that have none named, the first is primary.
+
+        >>> [Compare().role(name, ["mrr", "ndcg@10"]) for name in ("mrr", "ndcg@10")]
+        ['primary', 'secondary']
+        """
+        if measure in self.guardrails:
+            return "guardrail"
+        if measure in (self.primary or measures[:1]) and measure not in self.secondary:
+            return "primary"
+        return "secondary"
+
+
 class Definition(_Model):
     """What is read and measured, wherever the rows come from and the tables go."""
 
@@ -492,11 +554,20 @@ class Config(Definition):
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    compare: Compare = Compare()
     output: Output
 
     @model_validator(mode="after")
     def _path_or_table(self) -> Self:
         self.input.require_place()
+        return self
+
+    @model_validator(mode="after")
+    def _measures_with_a_role(self) -> Self:
+        compare, known = self.compare, [str(measure) for measure in self.measures]
+        for name in (*compare.primary, *compare.secondary, *compare.guardrails):
+            if name not in known:
+                raise ValueError(f"compare: unknown measure {_hint(name, known)}")
         return self
 
     def canonical_json(self) -> str:
@@ -675,6 +746,29 @@ def parse_dates(
         )
     range_ = range(-lookback, (last - first).days)
     return tuple(sorted((first + timedelta(days=n) for n in range_), reverse=newest_first))
+
+
+def parse_share(text: str, flag: str) -> float:
+    """A share above 0 and below 1, as 0.02 or 2%.
+
+        >>> parse_share("2%", "--mde")
+        0.02
+
+    Raises:
+        ConfigError: it is none.
+    """
+    digits = text.strip().removesuffix("%")
+    try:
+        share = float(digits) / (100 if digits != text.strip() else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ConfigError(
+            expected=f"a share for {flag}, such as 2% or 0.02",
+            found=repr(text),
+            action="write it so",
+        )
+    return share
 
 
 def _day(text: str, flag: str) -> date:

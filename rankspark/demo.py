@@ -59,6 +59,9 @@ country = "country"
 measures = ["mrr", "mrr@10", "ndcg@10", "recall@5", "hit@1"]
 slices = ["country"]
 
+[compare]
+control = "control"
+
 [output]
 path = {output}
 """
@@ -264,8 +267,8 @@ class Row:
 def whole_week(spark: SparkSession, config: Config, measures: Sequence[str]) -> list[Row]:
     """Means over all days, from the published queries: users return, so days do not just add up."""
     queries = publish.read_table(spark, config.output.path, config.query_metrics.name)
-    columns = [measure.column_name for measure in config.measures]
-    rows = aggregate.metrics_rows(aggregate.moments(queries, columns, ()).collect(), config)
+    units = aggregate.unit_sums(queries, config, slices=())
+    rows = aggregate.metrics_rows(aggregate.moments(units).collect(), config)
     names = list(Row.__dataclass_fields__)
     return [
         Row(**{name: row[name] for name in names})

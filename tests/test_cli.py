@@ -151,3 +151,48 @@ def test_the_job_runs_under_spark_submit_from_another_folder(files, tmp_path: Pa
     assert "2024-03-10 published: 2 rows read" in done.stdout
     assert json.loads(Path(files["result"]).read_text())[0]["status"] == "published"
     assert set(read(Path(files["out"]), "metrics").date) == {"2024-03-10"}
+
+
+@pytest.fixture
+def experiment(spark: SparkSession, files: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The same configuration over a log of two variants, evaluated."""
+    rows = [
+        ("2024-03-10", f"q{n}", item, place, int(place == n % 3), f"u{n % 16}", "AB"[n % 16 % 2])
+        for n in range(48)
+        for place, item in enumerate("abc", start=1)
+    ]
+    log = str(tmp_path / "units")
+    names = "date STRING, q STRING, i STRING, p INT, r INT, u STRING, v STRING"
+    spark.createDataFrame(rows, names).write.parquet(log)
+    text = Path(files["config"]).read_text().replace("\"'A'\"", '"v"').replace("/log", "/units")
+    text = text.replace('position = "p"', 'position = "p"\nunit_id = "u"')
+    Path(files["config"]).write_text(text + '[compare]\ncontrol = "A"\n')
+    assert run(files, "--date", "2024-03-10") == 0
+    return files
+
+
+def test_a_comparison_is_printed_and_a_wrong_one_is_one_line(experiment, capsys) -> None:
+    common = ["--config", experiment["config"]]
+    dates = ["--start", "2024-03-10", "--end", "2024-03-11"]
+    assert cli.main(["compare", *common, *dates]) == 0
+    told = capsys.readouterr().out
+    assert "e: B against A, 2024-03-10 to 2024-03-10, 1 days; over units by unit_id" in told
+    assert "mrr (primary): INCONCLUSIVE" in told
+    assert "48 queries of 16 units" in told
+    out = Path(experiment["out"])
+    assert len(list((out / "comparisons").rglob("*.parquet"))) == 1
+
+    assert cli.main(["compare", *common, *dates, "--format", "json", "--dry-run"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert {row["measure"] for row in content["comparisons"]} == {"mrr", "ndcg@10"}
+    assert len(list((out / "comparisons").rglob("*.parquet"))) == 1
+
+    wrong = ["--set", "compare.control=C"]
+    assert cli.main(["compare", *common, *dates, *wrong]) == 2
+    assert "variants of 'e': A, B" in capsys.readouterr().err
+    assert cli.main(["compare", *common, "--start", "2024-03-09", "--end", "2024-03-11"]) == 3
+    assert "2024-03-09" in capsys.readouterr().err
+
+    assert cli.main(["power", *common, "--measure", "mrr", "--mde", "2%"]) == 0
+    assert "days at this traffic" in capsys.readouterr().out
+    assert cli.main(["power", *common, "--measure", "mrr", "--mde", "much"]) == 2

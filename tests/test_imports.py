@@ -18,6 +18,7 @@ LAYERS = {
     "rankspark.measures": 2,
     "rankspark.stats": 2,
     "rankspark.config": 3,
+    "rankspark.review": 3,
     "rankspark.spark": 4,
     "rankspark.spark.pipeline": 5,
     "rankspark.spark.api": 6,

@@ -1,38 +1,116 @@
-"""Per-query metrics -> metrics: means over queries with intervals over units.
+"""Per-query metrics -> sums over units -> metrics: means over queries with intervals over units.
 
-Spark sums integers (billionths of one) by unit and then over units; only those sums, a row a
-variant, ranker and slice value, reach the driver, where rankspark.stats turns them into means and
-intervals.
+Spark sums integers (billionths of one) by unit, which makes `unit_day`, and then over units; only
+those sums, a row a variant, ranker, slice value and measure, reach the driver, where
+rankspark.stats turns them into means and intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from rankspark import tables
 from rankspark.config import Definition
 from rankspark.errors import QualityError
+from rankspark.measures import Measure
 from rankspark.stats import RatioMoments, estimate
 
 GROUP = ("experiment", "variant", "ranker", "slice_name", "slice_value")
 
 
-def moments(queries: DataFrame, measure_columns: Sequence[str], slices: Sequence[str]) -> DataFrame:
-    """Exact sums over units, by variant, ranker and slice value, overall first.
+def product(left: str, right: str) -> Column:
+    """The exact sum of the products of two integer columns, as DECIMAL(38,0)."""
+    return F.expr(
+        f"cast(sum(cast({left} as decimal(19,0)) * cast({right} as decimal(19,0)))"
+        " as decimal(38,0))"
+    )
+
+
+def unit_sums(
+    queries: DataFrame, config: Definition, slices: Sequence[str] | None = None
+) -> DataFrame:
+    """Rows of `unit_day`, without the audit columns, over all given rows.
 
     Args:
         queries: rows of `query_metrics`.
-        measure_columns: the measures' columns.
-        slices: slice columns, and combinations of them such as `country*device`.
-
-    Returns:
-        A row a group: :data:`GROUP`, n_queries, n_no_relevant and, for measure number i, n_i,
-        units_i, x_i, xx_i, xn_i, nn_i.
+        config: the configuration.
+        slices: slice columns, and combinations of them such as `country*device`; those of the
+            configuration by default.
     """
+    measures = config.measures
+    unit_keys = (*GROUP, "unit")
+    by_unit = (
+        queries.select(
+            "experiment",
+            "variant",
+            "ranker",
+            _unit().alias("unit"),
+            F.expr("cast(n_relevant = 0 as int)").alias("no_relevant"),
+            *_nano(measures),
+            _exploded_slices(config.evaluate.slices if slices is None else slices),
+        )
+        .select(
+            "*", F.col("slice.name").alias("slice_name"), F.col("slice.value").alias("slice_value")
+        )
+        .groupBy(*unit_keys)
+        .agg(
+            F.count(F.lit(1)).alias("n_queries"),
+            F.sum("no_relevant").alias("n_no_relevant"),
+            *(
+                column
+                for i, measure in enumerate(measures)
+                for column in (
+                    F.count(f"v{i}").alias(f"n{i}"),
+                    F.sum(f"v{i}").alias(f"x{i}"),
+                    product(f"v{i}", f"v{i}").alias(f"s2{i}"),
+                    *(
+                        F.count_if(F.col(f"v{i}") == round(tables.NANO / rank)).alias(
+                            f"r{i}_{rank}"
+                        )
+                        for rank in _counted_ranks(measure, config)
+                    ),
+                )
+            ),
+        )
+    )
+
+    def ranks(i: int, measure: Measure) -> Column:
+        counts = [F.col(f"r{i}_{rank}") for rank in _counted_ranks(measure, config)]
+        return (F.array(*counts) if counts else F.lit(None)).cast("array<bigint>")
+
+    of_measure = [
+        F.struct(
+            F.lit(str(measure)).alias("measure"),
+            F.col(f"n{i}").alias("n"),
+            F.col(f"x{i}").alias("s_nano"),
+            F.col(f"s2{i}").alias("s2_nano"),
+            ranks(i, measure).alias("first_ranks"),
+        )
+        for i, measure in enumerate(measures)
+    ]
+    return by_unit.select(
+        *unit_keys, "n_queries", "n_no_relevant", F.explode(F.array(*of_measure)).alias("one")
+    ).select(*unit_keys, "n_queries", "n_no_relevant", "one.*")
+
+
+def _unit() -> Column:
+    # A query without a unit is a unit of its own; the letter keeps a user from being taken for it.
+    return F.coalesce(F.concat(F.lit("u"), "unit_id"), F.concat(F.lit("q"), "query_id"))
+
+
+def _nano(measures: Sequence[Measure]) -> list[Column]:
+    return [
+        F.round(F.col(measure.column_name) * tables.NANO).cast("bigint").alias(f"v{i}")
+        for i, measure in enumerate(measures)
+    ]
+
+
+def _exploded_slices(slices: Sequence[str]) -> Column:
     overall = F.struct(
         F.lit(tables.OVERALL[0]).alias("name"), F.lit(tables.OVERALL[1]).alias("value")
     )
@@ -45,60 +123,120 @@ def moments(queries: DataFrame, measure_columns: Sequence[str], slices: Sequence
         )
         for name in slices
     ]
-    # A query without a unit is a unit of its own; the letter keeps a user from being taken for it.
-    unit = F.coalesce(F.concat(F.lit("u"), "unit_id"), F.concat(F.lit("q"), "query_id"))
-    values = range(len(measure_columns))
-    nano = [
-        F.round(F.col(column) * tables.NANO).cast("bigint").alias(f"v{i}")
-        for i, column in enumerate(measure_columns)
-    ]
-    by_unit = (
-        queries.select(
-            "experiment",
-            "variant",
-            "ranker",
-            unit.alias("unit"),
-            F.expr("cast(n_relevant = 0 as int)").alias("no_relevant"),
-            *nano,
-            F.explode(F.array(overall, *sliced)).alias("slice"),
-        )
-        .groupBy(
-            "experiment",
-            "variant",
-            "ranker",
-            F.col("slice.name").alias("slice_name"),
-            F.col("slice.value").alias("slice_value"),
-            "unit",
-        )
-        .agg(
-            F.count(F.lit(1)).alias("n_queries"),
-            F.sum("no_relevant").alias("n_no_relevant"),
-            *(F.sum(f"v{i}").alias(f"x{i}") for i in values),
-            *(F.count(f"v{i}").alias(f"n{i}") for i in values),
-        )
-    )
+    return F.explode(F.array(overall, *sliced)).alias("slice")
 
-    def product(left: str, right: str, name: str) -> Any:
-        return (
-            F.expr(f"sum(cast({left} as decimal(19,0)) * cast({right} as decimal(19,0)))")
-            .cast("decimal(38,0)")
-            .alias(name)
-        )
 
-    sums: list[Any] = [
+def _counted_ranks(measure: Measure, config: Definition) -> range:
+    """The ranks that are counted of a measure; averaged over ties MRR is no reciprocal rank."""
+    averaged = "average" in (config.evaluate.options.ties, dict(measure.params).get("ties"))
+    if measure.name != "mrr" or averaged:
+        return range(0)
+    return range(1, tables.FIRST_RANKS + 1)
+
+
+def moments(units: DataFrame) -> DataFrame:
+    """Exact sums over units, by variant, ranker, slice value and measure.
+
+    Args:
+        units: rows of `unit_day` of one date, or of :func:`unit_sums`: one a unit and measure.
+
+    Returns:
+        A row a group: :data:`GROUP`, measure, n_queries, n_no_relevant, n, n_units, x, xx, xn, nn.
+    """
+    return units.groupBy(*GROUP, "measure").agg(
         F.sum("n_queries").alias("n_queries"),
         F.sum("n_no_relevant").alias("n_no_relevant"),
+        F.sum("n").alias("n"),
+        F.count_if(F.col("n") > 0).alias("n_units"),
+        F.sum("s_nano").alias("x"),
+        product("s_nano", "s_nano").alias("xx"),
+        product("s_nano", "n").alias("xn"),
+        product("n", "n").alias("nn"),
+    )
+
+
+def assignments(units: DataFrame, config: Definition) -> DataFrame:
+    """Rows of `assignment`, without the audit columns, from those of `unit_day` of one date."""
+    once = (
+        (F.col("slice_name") == tables.OVERALL[0])
+        & (F.col("measure") == str(config.measures[0]))
+        & (F.col("ranker") == config.parsed_rankers[0].name)
+    )
+    return (
+        units.where(once)
+        .groupBy("experiment", "unit")
+        .agg(F.min("variant").alias("variant"), F.count(F.lit(1)).alias("n_variants"))
+    )
+
+
+def paired_counts(queries: DataFrame, config: Definition) -> DataFrame | None:
+    """Rows of `paired_counts`, without the audit columns; None with one ranker.
+
+    Args:
+        queries: rows of `query_metrics` of one date.
+        config: the configuration.
+    """
+    rankers = sorted(ranker.name for ranker in config.parsed_rankers)
+    if len(rankers) < 2:
+        return None
+    measures = config.measures
+    columns = config.evaluate.slice_columns
+    by_query = (
+        queries.select("experiment", "variant", "query_id", "ranker", *columns, *_nano(measures))
+        .groupBy("experiment", "variant", "query_id", *columns)
+        .agg(
+            *(
+                F.max(F.when(F.col("ranker") == ranker, F.col(f"v{i}"))).alias(f"v{i}_{j}")
+                for j, ranker in enumerate(rankers)
+                for i in range(len(measures))
+            )
+        )
+    )
+    pairs = [
+        F.struct(
+            F.lit(rankers[a]).alias("ranker_a"),
+            F.lit(rankers[b]).alias("ranker_b"),
+            *(
+                (F.col(f"v{i}_{b}") - F.col(f"v{i}_{a}")).alias(f"d{i}")
+                for i in range(len(measures))
+            ),
+        )
+        for a, b in combinations(range(len(rankers)), 2)
     ]
-    for i in values:
-        sums += [
-            F.sum(f"n{i}").alias(f"n_{i}"),
-            F.sum(F.expr(f"cast(n{i} > 0 as bigint)")).alias(f"units_{i}"),
-            F.sum(f"x{i}").alias(f"x_{i}"),
-            product(f"x{i}", f"x{i}", f"xx_{i}"),
-            product(f"x{i}", f"n{i}", f"xn_{i}"),
-            product(f"n{i}", f"n{i}", f"nn_{i}"),
-        ]
-    return by_unit.groupBy(*GROUP).agg(*sums)
+    keys = ("experiment", "ranker_a", "ranker_b", "slice_name", "slice_value")
+    counted = (
+        by_query.select("experiment", *columns, F.explode(F.array(*pairs)).alias("pair"))
+        .select("experiment", "pair.*", _exploded_slices(config.evaluate.slices))
+        .select(
+            "*", F.col("slice.name").alias("slice_name"), F.col("slice.value").alias("slice_value")
+        )
+        .groupBy(*keys)
+        .agg(
+            *(
+                column
+                for i in range(len(measures))
+                for column in (
+                    F.count_if(F.col(f"d{i}") > 0).alias(f"wins{i}"),
+                    F.count_if(F.col(f"d{i}") == 0).alias(f"ties{i}"),
+                    F.count_if(F.col(f"d{i}") < 0).alias(f"losses{i}"),
+                    product(f"d{i}", f"d{i}").alias(f"dd{i}"),
+                )
+            )
+        )
+    )
+    of_measure = [
+        F.struct(
+            F.lit(str(measure)).alias("measure"),
+            F.col(f"wins{i}").alias("wins"),
+            F.col(f"ties{i}").alias("ties"),
+            F.col(f"losses{i}").alias("losses"),
+            F.col(f"dd{i}").alias("sum_dd"),
+        )
+        for i, measure in enumerate(measures)
+    ]
+    return counted.select(*keys, F.explode(F.array(*of_measure)).alias("one")).select(
+        *keys, "one.*"
+    )
 
 
 def metrics_rows(summed: Sequence[Row], config: Definition) -> list[dict[str, Any]]:
@@ -108,39 +246,37 @@ def metrics_rows(summed: Sequence[Row], config: Definition) -> list[dict[str, An
         QualityError: a slice has more values than `limits.max_slice_values`.
     """
     _refuse_wide_slices(summed, config)
+    order = {str(measure): (i, measure) for i, measure in enumerate(config.measures)}
     rows = []
-    for row in sorted(summed, key=lambda row: tuple(row[name] for name in GROUP)):
-        group = {name: row[name] for name in GROUP}
-        for i, measure in enumerate(config.measures):
-            sums = RatioMoments(
-                n_units=row[f"units_{i}"],
-                sum_x=row[f"x_{i}"] or 0,
-                sum_n=row[f"n_{i}"],
-                sum_xx=int(row[f"xx_{i}"] or 0),
-                sum_xn=int(row[f"xn_{i}"] or 0),
-                sum_nn=int(row[f"nn_{i}"] or 0),
-                scale=tables.NANO,
-            )
-            result = estimate(sums)
-            rows.append(
-                group
-                | {
-                    "measure": str(measure),
-                    "definition_id": config.definition_id(measure),
-                    "n_queries": row["n_queries"],
-                    "n_scored": sums.sum_n,
-                    "n_no_relevant": row["n_no_relevant"],
-                    "n_units": sums.n_units,
-                    "mean": result.mean,
-                    "std_error": result.std_error,
-                    "ci_low": result.ci_low,
-                    "ci_high": result.ci_high,
-                    "sum_nano": sums.sum_x,
-                    "sum_xx": row[f"xx_{i}"],
-                    "sum_xn": row[f"xn_{i}"],
-                    "sum_nn": row[f"nn_{i}"],
-                }
-            )
+    for row in sorted(
+        summed, key=lambda row: (*(row[name] for name in GROUP), order[row["measure"]][0])
+    ):
+        sums = RatioMoments(
+            n_units=row["n_units"],
+            sum_x=row["x"] or 0,
+            sum_n=row["n"],
+            sum_xx=int(row["xx"] or 0),
+            sum_xn=int(row["xn"] or 0),
+            sum_nn=int(row["nn"] or 0),
+            scale=tables.NANO,
+        )
+        result = estimate(sums)
+        rows.append(
+            {name: row[name] for name in (*GROUP, "measure", "n_queries", "n_no_relevant")}
+            | {
+                "definition_id": config.definition_id(order[row["measure"]][1]),
+                "n_scored": sums.sum_n,
+                "n_units": sums.n_units,
+                "mean": result.mean,
+                "std_error": result.std_error,
+                "ci_low": result.ci_low,
+                "ci_high": result.ci_high,
+                "sum_nano": sums.sum_x,
+                "sum_xx": row["xx"],
+                "sum_xn": row["xn"],
+                "sum_nn": row["nn"],
+            }
+        )
     return rows
 
 

@@ -44,9 +44,8 @@ class Evaluation:
     @property
     def metrics(self) -> DataFrame:
         """One row an experiment, variant, ranker, slice value and measure; each use computes it."""
-        columns = [measure.column_name for measure in self.definition.measures]
-        slices = self.definition.evaluate.slices
-        summed = aggregate.moments(self.queries, columns, slices).collect()
+        units = aggregate.unit_sums(self.queries, self.definition)
+        summed = aggregate.moments(units).collect()
         return self._frame(aggregate.metrics_rows(summed, self.definition), tables.METRICS)
 
     @property

@@ -255,8 +255,9 @@ def _examples(queries: DataFrame, reason: str, column: str) -> Finding:
 def audit(queries: DataFrame, staged: Staging, accounted: Account, config: Config) -> None:
     """Hold what was staged against each other, read back from the files.
 
-    The sums of `metrics` came by way of units and slices; here they are taken over the queries
-    directly. That queries are unique was seen when their rows were accounted for.
+    The sums of `metrics` are those of the staged `unit_day`, over units and slices; here they are
+    taken over the queries directly. That queries are unique was seen when their rows were accounted
+    for.
 
     Raises:
         PublishError: a key is null or not unique, a row is missing, or sums disagree.
@@ -284,9 +285,17 @@ def audit(queries: DataFrame, staged: Staging, accounted: Account, config: Confi
             _same(f"metrics of {names}", ours, (group["n"], group[str(measure)] or 0))
     overall = sum(row["slice_name"] == tables.OVERALL[0] for row in written)
     _same("overall rows of metrics", overall, len(groups) * len(config.measures))
+    # Every query has one value of each slice, so those add up to the whole.
+    sliced: dict[tuple[str, ...], list[int]] = {}
     for row in written:
-        whole = found[(*(row[name] for name in key[:3]), *tables.OVERALL, row["measure"])]
-        _same("a slice within the whole", row["n_queries"] <= whole["n_queries"], True)
+        names = (*(row[name] for name in key[:4]), row["measure"])
+        sums = sliced.setdefault(names, [0, 0, 0])
+        for i, name in enumerate(("n_queries", "n_scored", "sum_nano")):
+            sums[i] += row[name]
+    for names, sums in sliced.items():
+        whole = found[(*names[:3], *tables.OVERALL, names[4])]
+        wanted = [whole["n_queries"], whole["n_scored"], whole["sum_nano"]]
+        _same(f"the values of slice {names[3]} of {names}", sums, wanted)
     rejects = {
         (row["kind"], row["reason"]): row["n_rows"] for row in staged.read_rows(tables.REJECTS)
     }

@@ -197,7 +197,7 @@ def plan(spark: SparkSession, config: Config, dates: Sequence[date]) -> list[Pla
             scored = per_query(marked, config, _origins(spark, config, day), together=together)
             replaces = [
                 f"{table.name}/{partition}"
-                for table in (config.query_metrics, tables.METRICS, tables.REJECTS)
+                for table in _published(config)
                 for partition in sink.partitions(table.name, day)
             ]
             plans.append(Plan(day, replaces, _explained(scored)))
@@ -310,11 +310,15 @@ class _Work:
         result.counts, result.findings = account.counts, account.findings
 
         stage("aggregate")
-        columns = [measure.column_name for measure in config.measures]
-        summed = aggregate.moments(queries, columns, config.evaluate.slices).collect()
-        result.metrics = aggregate.metrics_rows(summed, config)
+        units = staged.write(_stamped(aggregate.unit_sums(queries, config), stamp), tables.UNIT_DAY)
+        result.metrics = aggregate.metrics_rows(aggregate.moments(units).collect(), config)
         final = {"is_final": self.started >= _end_of(result.date, config) + config.output.settling}
         staged.write_rows([row | stamp | final for row in result.metrics], tables.METRICS)
+        assigned = _stamped(aggregate.assignments(units, config), stamp)
+        staged.write(assigned, tables.ASSIGNMENT)
+        paired = aggregate.paired_counts(queries, config)
+        pairs = [] if paired is None else paired.collect()
+        staged.write_rows([row.asDict() | stamp for row in pairs], tables.PAIRED_COUNTS)
         total = result.counts["n_rows_read"]
         staged.write_rows(
             [asdict(f) | {"share": f.n_rows / total} | stamp for f in account.findings],
@@ -329,7 +333,7 @@ class _Work:
     def _publish(self, staged: publish.Staging, stage: _Stages) -> None:
         stage("publish")
         result, config = self.result, self.config
-        published = [config.query_metrics, tables.METRICS, tables.REJECTS]
+        published = _published(config)
         result.replaced = [
             f"{table.name}/{partition}"
             for table in published
@@ -393,6 +397,18 @@ class _Work:
 def _end_of(day: date, config: Config) -> datetime:
     midnight = datetime.combine(day + timedelta(days=1), time_of_day.min)
     return midnight.replace(tzinfo=ZoneInfo(config.input.timezone))
+
+
+def _published(config: Config) -> list[tables.Table]:
+    """The tables of which a run replaces its date."""
+    return [
+        config.query_metrics,
+        tables.METRICS,
+        tables.UNIT_DAY,
+        tables.ASSIGNMENT,
+        tables.PAIRED_COUNTS,
+        tables.REJECTS,
+    ]
 
 
 def _origins(spark: SparkSession, config: Config, day: date) -> lists.Origins:

@@ -125,6 +125,10 @@ class Root:
                 action="keep the format, or give another output.path",
             )
 
+    def has(self, table: str) -> bool:
+        """Whether a table was ever published."""
+        return bool(self.fs.get_file_info(f"{self.base}/{table}").type == pafs.FileType.Directory)
+
     def partitions(self, table: str, day: date) -> list[str]:
         """What a table holds of a date, as `date=D/experiment=E`."""
         folder = f"{self.base}/{table}/date={day}"
@@ -376,6 +380,42 @@ class Staging:
         with self.root.fs.open_output_stream(aside) as stream:
             stream.write(json.dumps(content).encode())
         self.root.fs.move(aside, path)
+
+
+def append_rows(root: Root, run_id: str, rows: list[dict[str, Any]], table: Table) -> None:
+    """Add a run's rows to a table that only grows and has no date: a file a partition.
+
+    A file is written beside the tables and then moved, so a reader sees all of it or nothing.
+
+    Raises:
+        PublishError: it cannot be written.
+    """
+    schema = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in table.columns])
+    partitions: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        name = "/".join(f"{key}={_escaped(row[key])}" for key in table.partition_by)
+        partitions.setdefault(name, []).append(row)
+    staged = f"{root.base}/{_STAGING}/{run_id}"
+    try:
+        root.fs.create_dir(staged, recursive=True)
+        for number, (name, members) in enumerate(partitions.items()):
+            file = f"{staged}/{number}.parquet"
+            data = pa.Table.from_pylist(members, schema)
+            pq.write_table(data, file, filesystem=root.fs, compression="zstd")
+            folder = f"{root.base}/{table.name}/{name}"
+            root.fs.create_dir(folder, recursive=True)
+            root.fs.move(file, f"{folder}/{run_id}.parquet")
+    except OSError as error:
+        raise PublishError(
+            expected=f"to add a file to {table.name} below {root.path}",
+            found=str(error),
+            action="check permissions and space, then run it again",
+        ) from error
+    finally:
+        with suppress(OSError):
+            root.fs.delete_dir(staged)
+            if isinstance(root.fs, pafs.LocalFileSystem):
+                Path(root.base, _STAGING).rmdir()
 
 
 _ARROW_TYPES = {

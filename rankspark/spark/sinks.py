@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +51,10 @@ class Folders:
         """What a table holds of a date, as `date=D/experiment=E`."""
         return self.root.partitions(table, day)
 
+    def has(self, table: str) -> bool:
+        """Whether a table was ever published."""
+        return self.root.has(table)
+
     def running(self, table: str, day: date) -> str | None:
         """The run that published a date of a table."""
         return self.root.running(table, day)
@@ -68,6 +73,10 @@ class Folders:
         """Add to a table that only grows."""
         staged.append(grown)
         self._register(self.root.evolved(grown), staged.day)
+
+    def extend(self, run_id: str, rows: list[dict[str, Any]], table: Table) -> None:
+        """Add a run's rows to a table without dates."""
+        publish.append_rows(self.root, run_id, rows, table)
 
     def finish(self, staged: Staging) -> None:
         """Finish what a killed run had begun to publish."""
@@ -110,7 +119,7 @@ class Lake:
 
     def partitions(self, table: str, day: date) -> list[str]:
         """What a table holds of a date, as `date=D/experiment=E`."""
-        found = self._found(table, day)
+        found = self._dated(table, day)
         if found is None:
             return []
         if "experiment" not in found.columns:
@@ -118,9 +127,13 @@ class Lake:
         rows = found.select("experiment").distinct().collect()
         return sorted(f"date={day}/experiment={row[0]}" for row in rows)
 
+    def has(self, table: str) -> bool:
+        """Whether a table was ever published."""
+        return self._found(table) is not None
+
     def running(self, table: str, day: date) -> str | None:
         """The run that published a date of a table."""
-        found = self._found(table, day)
+        found = self._dated(table, day)
         row = None if found is None else found.select("run_id").first()
         return None if row is None else str(row[0])
 
@@ -147,6 +160,18 @@ class Lake:
         staged.note_columns(grown)
         self._commit(staged, grown, _of_run(staged), [])
 
+    def extend(self, run_id: str, rows: list[dict[str, Any]], table: Table) -> None:
+        """Add a run's rows to a table without dates."""
+        names = [*table.column_names, *table.partition_by]
+        kinds = [
+            *(column.type for column in table.columns),
+            *("STRING" for _ in table.partition_by),
+        ]
+        schema = ", ".join(f"`{name}` {kind}" for name, kind in zip(names, kinds, strict=True))
+        data = [tuple(row[name] for name in names) for row in rows]
+        frame = self.spark.createDataFrame(data, schema)
+        self._write(frame, table, f"run_id = '{run_id}'", run_id, [])
+
     def finish(self, staged: Staging) -> None:
         """Write once more what a killed run had begun to publish."""
         journal = staged.journal()
@@ -162,17 +187,22 @@ class Lake:
 
     def _commit(self, staged: Staging, table: Table, where: str, done: list[str]) -> None:
         table = self.root.evolved(table)
-        name = self._name(table.name)
         keys = [F.col(key).cast("string").alias(key) for key in table.partition_by]
         frame = staged.read(self.spark, table).select(*table.column_names, *keys)
+        self._write(frame, table, where, staged.run_id, done)
+
+    def _write(
+        self, frame: DataFrame, table: Table, where: str, run_id: str, done: list[str]
+    ) -> None:
+        name = self._name(table.name)
 
         def write() -> None:
             self.spark.sql(tables.ddl(table, name, using=self.output.format))
             _add_columns(self.spark, table, name)
             if self.output.format == "delta":
-                self._delta(frame, name, where, staged.run_id)
+                self._delta(frame, name, where, run_id)
             else:
-                self._iceberg(frame, name, where, staged.run_id)
+                self._iceberg(frame, name, where, run_id)
 
         self._attempt(write, name, done)
 
@@ -244,15 +274,17 @@ class Lake:
             return f"delta.`{self.root.path}/{table}`"
         return f"{self.output.catalog}.{table}"
 
-    def _found(self, table: str, day: date) -> DataFrame | None:
-        """A date of a table; None where there is no such table yet."""
-        if not self.root.columns(table):
-            return None
+    def _dated(self, table: str, day: date) -> DataFrame | None:
+        found = self._found(table)
+        return None if found is None else found.where(F.col("date") == str(day))
+
+    def _found(self, table: str) -> DataFrame | None:
+        """A table; None where there is none yet."""
         try:
-            found = self.read(table).where(F.col("date") == str(day))
+            found = self.read(table)
             found.schema  # noqa: B018  under Connect this is where the table is looked up
         except AnalysisException:
-            return None  # another run is about to create it
+            return None
         return found
 
 
