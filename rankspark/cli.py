@@ -27,7 +27,7 @@ from rich.text import Text
 import rankspark
 from rankspark import config as configuration
 from rankspark import demo, tables
-from rankspark.errors import RanksparkError
+from rankspark.errors import QualityError, RanksparkError
 from rankspark.measures import MEASURES
 from rankspark.spark import pipeline
 from rankspark.spark.pipeline import DateResult
@@ -121,6 +121,11 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _report(result: DateResult) -> None:
     if result.error is not None:
         print(f"rankspark: error: {result.date}: {result.error}", file=sys.stderr)
+    for warning in result.warnings:
+        print(f"rankspark: warning: {result.date}: {warning}", file=sys.stderr)
+    if result.error is not None and result.exit_code != QualityError.exit_code:
+        return
+    if not result.counts:
         return
     counts = result.counts
     print(

@@ -46,7 +46,8 @@ class Evaluation:
         """One row an experiment, variant, ranker, slice value and measure; each use computes it."""
         columns = [measure.column_name for measure in self.definition.measures]
         slices = self.definition.evaluate.slices
-        summed = aggregate.moments(self.queries, columns, slices).collect()
+        moments = aggregate.moments(self.queries, columns, slices)
+        summed = aggregate.collected(moments, self.definition)
         return self._frame(aggregate.metrics_rows(summed, self.definition), tables.METRICS)
 
     @property
@@ -76,6 +77,7 @@ def evaluate(
     columns: Mapping[str, str] | None = None,
     slices: Sequence[str] = (),
     rankers: Mapping[str, str] | None = None,
+    quality: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Evaluation:
     """Evaluate the rankings in a DataFrame of impressions, one row an impression.
@@ -93,6 +95,7 @@ def evaluate(
         slices: columns to slice by.
         rankers: orderings of the items by name, such as `{"v2": "score_v2 desc"}`; default: the
             logged position.
+        quality: of `[quality]`, what says which ids are none: sentinels, sentinel_values.
         options: those of `[evaluate]`: no_relevant, relevant_from, negative, rank.
 
     Raises:
@@ -113,6 +116,8 @@ def evaluate(
         "input": {"columns": given},
         "evaluate": {"measures": tuple(measures), "slices": tuple(slices), **options},
     }
+    if quality is not None:
+        content["quality"] = dict(quality)
     if rankers is not None:
         content["rankers"] = dict(rankers)
     try:

@@ -32,6 +32,7 @@ from rankspark.spark import (
     label,
     lists,
     publish,
+    quality,
     read,
     score,
     session,
@@ -60,6 +61,7 @@ class DateResult:
         metrics: the rows of `metrics`.
         replaced: partitions that stood there before.
         seconds: wall time by stage.
+        warnings: quality gates that gave a warning, in words.
     """
 
     date: date
@@ -72,6 +74,7 @@ class DateResult:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
         """What a result file says: all but the metrics, which are in their table."""
@@ -207,6 +210,8 @@ def _evaluate_date(
     with publish.staging(root, result.run_id, result.date) as staged:
         stage("score")
         rows = read.read(spark, config, result.date)
+        if not lists.constants(config).get("experiment"):
+            quality.refuse_many_experiments(rows, config)
         observation = Observation(f"rankspark-{result.run_id}")
         marked = check.mark(rows, config)
         observed = marked.observe(observation, *check.row_counts(config))
@@ -228,9 +233,11 @@ def _evaluate_date(
 
         stage("aggregate")
         columns = [measure.column_name for measure in config.measures]
-        summed = aggregate.moments(queries, columns, config.evaluate.slices).collect()
+        moments = aggregate.moments(queries, columns, config.evaluate.slices)
+        summed = aggregate.collected(moments, config)
         result.metrics = aggregate.metrics_rows(summed, config)
         staged.write_rows([row | stamp for row in result.metrics], tables.METRICS)
+        account.findings.extend(quality.look(queries, config, _variants(result)))
         total = result.counts["n_rows_read"]
         staged.write_rows(
             [asdict(f) | {"share": f.n_rows / total} | stamp for f in account.findings],
@@ -239,6 +246,12 @@ def _evaluate_date(
 
         stage("audit")
         audit.audit(queries, staged, account, config)
+        held = quality.Day(
+            result.counts, settled.population, result.metrics, quality.units(queries, config)
+        )
+        alarms = quality.alarms(held, quality.history(root, config, result.date), config)
+        result.warnings = [alarm.message for alarm in alarms if alarm.level == "warn"]
+        quality.refuse(alarms, result.date)
 
         stage("publish")
         published = [queries_table, tables.METRICS, tables.REJECTS]
@@ -256,6 +269,13 @@ def _evaluate_date(
 
 def _origins(spark: SparkSession, config: Config, day: date) -> lists.Origins:
     return lists.Origins(judge.judgments(spark, config), label.labels(spark, config, day))
+
+
+def _variants(result: DateResult) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {}
+    for row in result.metrics:
+        found.setdefault(row["experiment"], set()).add(row["variant"])
+    return {experiment: sorted(variants) for experiment, variants in found.items()}
 
 
 def _silent(day: date, stage: str) -> None:
@@ -350,6 +370,7 @@ def _run_record(
         "experiments": sorted({row["experiment"] for row in result.metrics}),
         "replaced": result.replaced,
         "seconds": list(result.seconds.items()),
+        "warnings": result.warnings,
     }
 
 
