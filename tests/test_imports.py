@@ -20,6 +20,7 @@ LAYERS = {
     "rankspark.config": 3,
     "rankspark.spark": 4,
     "rankspark.spark.pipeline": 5,
+    "rankspark.spark.profile": 6,
     "rankspark.spark.api": 6,
     "rankspark.demo": 7,
     "rankspark.cli": 8,
