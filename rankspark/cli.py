@@ -28,10 +28,10 @@ from rich.text import Text
 import rankspark
 from rankspark import config as configuration
 from rankspark import demo, review, tables
-from rankspark.errors import ConfigError, RanksparkError
+from rankspark.errors import ConfigError, QualityError, RanksparkError
 from rankspark.measures import MEASURES
 from rankspark.spark import compare as comparing
-from rankspark.spark import pipeline
+from rankspark.spark import pipeline, profile
 from rankspark.spark.pipeline import DateResult
 from rankspark.spark.session import get_session
 
@@ -76,6 +76,18 @@ def _parser() -> argparse.ArgumentParser:
         "--mde", required=True, metavar="LIFT", help="relative lift to find, such as 2%% or 0.02"
     )
     planned.set_defaults(command=_power)
+    checked = commands.add_parser(
+        "check", help="show what is in a log and what evaluate would do to it; write nothing"
+    )
+    checked.add_argument("--config", required=True, metavar="FILE", help="TOML configuration")
+    checked.add_argument("--date", metavar="D", help="YYYY-MM-DD; default: the last in the log")
+    checked.add_argument("--format", choices=("text", "json"), default="text")
+    checked.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+        help="override a key of the configuration",
+    )  # fmt: skip
+    checked.add_argument("--verbose", action="store_true", help="show the trace of an error")
+    checked.set_defaults(command=_check)
     listed = commands.add_parser("measures", help="list the measures and their parameters")
     listed.set_defaults(command=_measures, verbose=False)
     schema = commands.add_parser("schema", help="print the columns of the published tables")
@@ -224,6 +236,11 @@ def _power(options: argparse.Namespace) -> int:
 def _report(result: DateResult) -> None:
     if result.error is not None:
         print(f"rankspark: error: {result.date}: {result.error}", file=sys.stderr)
+    for warning in result.warnings:
+        print(f"rankspark: warning: {result.date}: {warning}", file=sys.stderr)
+    if result.error is not None and result.exit_code != QualityError.exit_code:
+        return
+    if not result.counts:
         return
     if result.status == "unchanged":
         print(f"{result.date} unchanged: the published tables are of the same input and code")
@@ -248,6 +265,64 @@ def _print_like_trec_eval(result: DateResult) -> None:
         for row in rows:
             mean = "null" if row["mean"] is None else f"{row['mean']:.4f}"
             print(f"{row['measure']:<22}\tall\t{mean}")
+
+
+def _check(options: argparse.Namespace) -> int:
+    config = configuration.load(options.config, options.overrides)
+    day = configuration.parse_dates([options.date])[0] if options.date else None
+    found = profile.profile(get_session(), config, day)
+    if options.format == "json":
+        print(json.dumps(found.summary(), indent=2))
+    else:
+        _print_profile(found)
+    return 0
+
+
+def _print_profile(found: profile.Profile) -> None:
+    print(f"{found.day or 'no date'}: {found.n_rows:,} rows, {found.n_queries:,} queries")
+    if found.dates is not None:
+        print(
+            f"log: {found.dates[0]} to {found.dates[1]}, {found.n_rows_of_other_dates:,} rows of"
+            f" other dates, {found.n_rows_without_date:,} without a date"
+        )
+    if found.n_queries:
+        share = found.n_queries_no_relevant / found.n_queries
+        print(f"queries without a relevant item: {found.n_queries_no_relevant:,} ({share:.1%})")
+    print("list lengths: " + ", ".join(f"{q} {n:,}" for q, n in found.lengths.items()))
+    print("longest lists: " + ", ".join(found.longest[:3]))
+    base = "not clear" if found.position_base is None else found.position_base
+    print(f"positions seem to count from: {base}")
+    if found.empty_positions:
+        print("positions without a row: " + ", ".join(map(str, found.empty_positions)))
+    _print_table(
+        ("position", "rows", "judged", "relevant"),
+        [(str(p.position), f"{p.n_rows:,}", _share(p.judged), _share(p.relevant))
+         for p in found.positions[:20]],
+    )  # fmt: skip
+    _print_table(
+        ("experiment", "variant", "queries"), [(e, v, f"{n:,}") for e, v, n in found.variants]
+    )
+    for finding in found.findings:
+        share = finding.n_rows / found.n_rows if found.n_rows else 0.0
+        queries = "" if finding.n_queries is None else f" in {finding.n_queries:,} queries"
+        print(f"{finding.kind}: {finding.reason} {finding.n_rows:,} ({share:.1%}){queries}")
+        for example in finding.examples[:3]:
+            print(f"  {example}")
+    for advice in found.advice:
+        print(f"advice: {advice}")
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, justify="left" if name in ("experiment", "variant") else "right")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    _console().print(table)
 
 
 def _measures(_: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -316,10 +317,104 @@ class Ranker(_Model):
 
 
 class Limits(_Model):
-    """What keeps the cluster alive."""
+    """What keeps the cluster alive, and the driver.
+
+    Longer lists and larger positions are rejected; more experiments, values of a slice, or groups
+    (experiment, variant, ranker and slice value) than these are refused before they cost anything.
+    """
 
     max_list_length: int = Field(default=10_000, ge=1)
     max_slice_values: int = Field(default=1_000, ge=1)
+    max_experiments: int = Field(default=1_000, ge=1)
+    max_groups: int = Field(default=100_000, ge=1)
+    max_position: int = Field(default=1_000_000, ge=1, le=2**31 - 1)
+
+
+class Gate(_Model):
+    """A limit that warns and one that keeps a date from being published, each reached or passed.
+
+    >>> Gate(warn=0.01, fail=0.5).level(0.02), Gate(warn=0.01).level(0.005)
+    ('warn', None)
+    """
+
+    warn: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    fail: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    def level(self, value: float) -> Literal["warn", "fail"] | None:
+        """What a value calls for."""
+        if self.fail is not None and value >= self.fail:
+            return "fail"
+        return "warn" if self.warn is not None and value >= self.warn else None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it has no limit."""
+        return self.warn is None and self.fail is None
+
+
+def _gate(value: object) -> object:
+    return {} if value == "off" else value
+
+
+Limited = Annotated[Gate, BeforeValidator(_gate)]
+Level = Literal["warn", "fail", "off"]
+
+
+class Quality(_Model):
+    """What a date must be like to be published, and which ids are none.
+
+    Attributes:
+        sentinels: what becomes of rows whose query_id or item_id is text that stands for null:
+            "reject", "flag" (scored, and counted) or "keep". Of experiment, variant and unit_id
+            they are only ever flagged: rows without a unit still count.
+        sentinel_values: such texts; upper case, lower case and capitalised ones count too.
+        rejected: rows rejected over rows read.
+        duplicates: rows dropped or merged as duplicates over rows read.
+        unjudged: items of unknown relevance over items; off by default with [judgments], which
+            seldom cover what was shown.
+        no_relevant: queries without a relevant item over queries.
+        rows: rows read against the trailing days, in robust deviations of the logarithm.
+        queries: the same of queries.
+        means: the mean of each measure, variant and ranker against the trailing days, in robust
+            deviations.
+        missing_variant: a variant that the last published day had.
+        sample_ratio: units split otherwise than `split` says, p < 0.001.
+        split: weights of the variants by experiment.
+        history_days: how many published days before the date it is held against.
+        min_history: with fewer, `rows`, `queries` and `means` say nothing.
+    """
+
+    sentinels: Literal["reject", "flag", "keep"] = "reject"
+    sentinel_values: tuple[str, ...] = (
+        "null", "none", "nan", "nil", "undefined", "n/a", "(null)", "<null>", "\\N", "-1",
+    )  # fmt: skip
+    rejected: Limited = Gate(warn=0.01, fail=0.5)
+    duplicates: Limited = Gate(warn=0.05)
+    unjudged: Limited | None = None
+    no_relevant: Limited = Gate(warn=0.95, fail=1.0)
+    # A deviation is at least 5%: 5 of them are a change by a quarter, 45 by a factor of ten.
+    rows: Limited = Gate(warn=5, fail=45)
+    queries: Limited = Gate(warn=5, fail=45)
+    means: Limited = Gate(warn=6)
+    missing_variant: Level = "warn"
+    sample_ratio: Level = "warn"
+    split: dict[str, dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]] = {}
+    history_days: int = Field(default=7, ge=1)
+    min_history: int = Field(default=3, ge=2)
+
+    @property
+    def sentinel_texts(self) -> tuple[str, ...]:
+        """All texts that stand for null."""
+        cases = (str, str.lower, str.upper, str.capitalize)
+        return tuple(dict.fromkeys(case(v) for v in self.sentinel_values for case in cases))
+
+    @field_validator("split")
+    @classmethod
+    def _two_variants(cls, value: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        for experiment, weights in value.items():
+            if len(weights) < 2:
+                raise ValueError(f"the split of {experiment!r} names fewer than two variants")
+        return value
 
 
 class Output(_Model):
@@ -422,6 +517,7 @@ class Definition(_Model):
     labels: Labels | None = None
     judgments: Judgments | None = None
     limits: Limits = Limits()
+    quality: Quality = Quality()
 
     @model_validator(mode="before")
     @classmethod

@@ -90,6 +90,8 @@ _QUERY_COUNTS = (
     Column("n_experiments", "INT", "experiments that this one list counts in"),
     Column("n_events_unmatched", "INT", "events of the query that follow no impression in time"),
     Column("n_unscored", "INT", "items that the ranker gave no score, which come last"),
+    Column("n_repeated", "INT", "items whose position another item of the list has taken"),
+    Column("n_gaps", "INT", "items right behind positions that no item of the list has"),
 )
 
 
@@ -226,6 +228,8 @@ REJECTS = Table(
         Column("share", "DOUBLE", "n_rows over all input rows of the date"),
         Column("examples", "ARRAY<STRING>", "at most 100 of them, as JSON"),
         *_AUDIT,
+        Column("n_queries", "BIGINT", "queries concerned; null where only rows were counted"),
+        Column("n_units", "BIGINT", "units concerned; null where they were not counted"),
     ),
     partition_by=("date",),
     key=("kind", "reason"),
@@ -256,6 +260,7 @@ RUNS = Table(
         Column("error", "STRING", "what failed, in one line; null where nothing did"),
         Column("exit_code", "INT", "0, or that of the error"),
         Column("fingerprint", "STRING", "hash of the input's files; null where not asked for"),
+        Column("warnings", "ARRAY<STRING>", "quality gates that gave a warning, in words"),
     ),
     partition_by=("date",),
     key=("run_id",),

@@ -21,6 +21,7 @@ LAYERS = {
     "rankspark.review": 3,
     "rankspark.spark": 4,
     "rankspark.spark.pipeline": 5,
+    "rankspark.spark.profile": 6,
     "rankspark.spark.api": 6,
     "rankspark.demo": 7,
     "rankspark.cli": 8,

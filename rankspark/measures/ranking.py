@@ -101,7 +101,23 @@ def deduplicate(shown: ShownItems) -> Deduplicated:
     return Deduplicated(kept, n_duplicates, n_conflicts)
 
 
-def by_position(shown: ShownItems, *, gaps: bool = True) -> RankedLists:
+@dataclass(frozen=True)
+class Positioned:
+    """Lists in their logged order, and what is odd about their positions.
+
+    Attributes:
+        ranked: the lists.
+        n_repeated: int64[n], items whose position another item of the list has taken.
+        n_gaps: int64[n], items right behind positions that no item has; where a list begins does
+            not matter, since a second page begins at 11.
+    """
+
+    ranked: RankedLists
+    n_repeated: Ints
+    n_gaps: Ints
+
+
+def by_position(shown: ShownItems, *, gaps: bool = True) -> Positioned:
     """Lists in their logged order.
 
     Args:
@@ -123,7 +139,15 @@ def by_position(shown: ShownItems, *, gaps: bool = True) -> RankedLists:
     elif tied.any():
         ranked = _next_free(ranked, shown.offsets, lists)
     relevance = shown.relevance if order is None else shown.relevance[order]
-    return RankedLists(shown.offsets, ranked, relevance, tied=tied)
+    # Sorting leaves each list where it was, so `lists` fits the sorted keys too.
+    behind = np.zeros(len(key), dtype=np.bool_)
+    behind[1:] = (key[1:] - key[:-1] > 1) & (lists[1:] == lists[:-1])
+    n = len(shown.offsets) - 1
+    return Positioned(
+        RankedLists(shown.offsets, ranked, relevance, tied=tied),
+        np.bincount(lists[tied], minlength=n),
+        np.bincount(lists[behind], minlength=n),
+    )
 
 
 def by_score(

@@ -239,6 +239,27 @@ def paired_counts(queries: DataFrame, config: Definition) -> DataFrame | None:
     )
 
 
+def collected(summed: DataFrame, config: Definition) -> list[Row]:
+    """The moments on the driver, whose memory they do not exceed whatever the log holds.
+
+    Raises:
+        QualityError: more groups than `limits.max_groups`, or a slice of too many values.
+    """
+    limit = config.limits.max_groups
+    rows = summed.limit(limit + 1).collect()
+    if len(rows) > limit:
+        _refuse_wide_slices(rows, config)
+        names = ("variant", "slice_value")
+        most = max(names, key=lambda name: len({row[name] for row in rows}))
+        raise QualityError(
+            expected=f"at most {limit:,} groups of experiment, variant, ranker and slice value",
+            found=f"more, with over {len({row[most] for row in rows}):,} values of {most}",
+            action="correct input.columns, which seem to name something else, or raise"
+            " limits.max_groups",
+        )
+    return rows
+
+
 def metrics_rows(summed: Sequence[Row], config: Definition) -> list[dict[str, Any]]:
     """Rows of `metrics`, without the audit columns, from the collected moments.
 

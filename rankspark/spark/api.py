@@ -45,7 +45,7 @@ class Evaluation:
     def metrics(self) -> DataFrame:
         """One row an experiment, variant, ranker, slice value and measure; each use computes it."""
         units = aggregate.unit_sums(self.queries, self.definition)
-        summed = aggregate.moments(units).collect()
+        summed = aggregate.collected(aggregate.moments(units), self.definition)
         return self._frame(aggregate.metrics_rows(summed, self.definition), tables.METRICS)
 
     @property
@@ -75,6 +75,7 @@ def evaluate(
     columns: Mapping[str, str] | None = None,
     slices: Sequence[str] = (),
     rankers: Mapping[str, str] | None = None,
+    quality: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Evaluation:
     """Evaluate the rankings in a DataFrame of impressions, one row an impression.
@@ -92,6 +93,7 @@ def evaluate(
         slices: columns to slice by.
         rankers: orderings of the items by name, such as `{"v2": "score_v2 desc"}`; default: the
             logged position.
+        quality: of `[quality]`, what says which ids are none: sentinels, sentinel_values.
         options: those of `[evaluate]`: no_relevant, relevant_from, negative, rank.
 
     Raises:
@@ -112,6 +114,8 @@ def evaluate(
         "input": {"columns": given},
         "evaluate": {"measures": tuple(measures), "slices": tuple(slices), **options},
     }
+    if quality is not None:
+        content["quality"] = dict(quality)
     if rankers is not None:
         content["rankers"] = dict(rankers)
     try:

@@ -29,6 +29,9 @@ class Population:
     n_duplicates: int = 0
     n_conflicts: int = 0
     n_placeholders: int = 0
+    n_judged: int = 0
+    n_repeated: int = 0
+    n_gaps: int = 0
 
     @property
     def n_rows(self) -> int:
@@ -62,7 +65,15 @@ COUNTED = (
     "n_rows_placeholder",
     "n_queries",
 )
-_COUNTS = ("n_items", "n_duplicates", "n_conflicts", "n_placeholders")
+_COUNTS = (
+    "n_items",
+    "n_duplicates",
+    "n_conflicts",
+    "n_placeholders",
+    "n_judged",
+    "n_repeated",
+    "n_gaps",
+)
 
 
 def population(queries: DataFrame, config: Definition) -> Population:
@@ -72,7 +83,7 @@ def population(queries: DataFrame, config: Definition) -> Population:
     n_experiments times, the sums divide without a remainder.
     """
     sums = (
-        queries.where(F.col("ranker") == config.parsed_rankers[0].name)
+        once(queries, config)
         .groupBy("n_experiments")
         .agg(F.count(F.lit(1)).alias("n_queries"), *(F.sum(name).alias(name) for name in _COUNTS))
         .collect()
@@ -84,10 +95,16 @@ def population(queries: DataFrame, config: Definition) -> Population:
     return Population(**totals)
 
 
+def once(queries: DataFrame, config: Definition) -> DataFrame:
+    """The rows of one ranker; of one by position, if any, since it alone looks at positions."""
+    rankers = sorted(config.parsed_rankers, key=lambda ranker: not ranker.by_position)
+    return queries.where(F.col("ranker") == rankers[0].name)
+
+
 def _by_query(queries: DataFrame, config: Definition) -> DataFrame:
-    """How often each query stands there, how often it should, and its rows; of the first ranker."""
+    """How often each query stands there, how often it should, and its rows; of one ranker."""
     return (
-        queries.where(F.col("ranker") == config.parsed_rankers[0].name)
+        once(queries, config)
         .groupBy(*_query_key(config))
         .agg(
             F.count(F.lit(1)).alias("times"),
@@ -124,14 +141,14 @@ def settle(
         regroup: makes the rows of `query_metrics` anew for a frame of query ids, from all rows of
             the log; None where they were made so.
     """
-    once = [F.coalesce(F.sum(F.expr(f"{name} div expected")), F.lit(0)) for name in _COUNTS]
+    sums = [F.coalesce(F.sum(F.expr(f"{name} div expected")), F.lit(0)) for name in _COUNTS]
     too_long = f"longest > {config.limits.max_list_length}"
     by_query = _by_query(queries, config)
     row = by_query.agg(
         F.count_if(F.expr("times != expected")),
         F.count_if(F.expr(too_long)),
         F.count(F.lit(1)),
-        *once,
+        *sums,
     ).collect()[0]
     if not row[0] and not row[1]:
         return Settled(queries, Population(*row[2:]), [])
@@ -192,7 +209,7 @@ def account(
     # The engine drops an observation together with a plan that it finds to be empty.
     observed = observation.get if kept.n_queries else {}
     clean = observed.get("n_rejected") == 0 and observed.get("n_rows") == accounted
-    if clean and not check.repairs_grades(config):
+    if clean and not check.always_counts(config):
         total = accounted
     else:
         total, rejected = check.census(rows, config)
@@ -231,10 +248,11 @@ def account(
         "n_rows_placeholder": kept.n_placeholders,
         "n_queries": kept.n_queries,
     }
-    for reason, column in (("duplicate", "n_duplicates"), ("conflicting_duplicate", "n_conflicts")):
+    for kind, reason, column in _SEEN_BY_THE_SCORER:
         n_rows = getattr(kept, column)
         if n_rows:
-            findings.append(replace(_examples(queries, reason, column), n_rows=n_rows))
+            found = _in_queries(once(queries, config), column)
+            findings.append(replace(found, kind=kind, reason=reason, n_rows=n_rows))
     unscored = queries.groupBy("ranker").agg(F.sum("n_unscored").alias("n")).where("n > 0")
     if any(not ranker.by_position for ranker in config.parsed_rankers):
         findings += [Finding(f"no_score_of_{name}", "flagged", n) for name, n in unscored.collect()]
@@ -245,11 +263,23 @@ def account(
     return Account(counts, sorted(findings, key=lambda finding: (finding.kind, finding.reason)))
 
 
-def _examples(queries: DataFrame, reason: str, column: str) -> Finding:
+_SEEN_BY_THE_SCORER = (
+    ("repaired", "duplicate", "n_duplicates"),
+    ("repaired", "conflicting_duplicate", "n_conflicts"),
+    # The rule for taken positions is the next free rank, so these lists are not as logged.
+    ("repaired", "position_repeated", "n_repeated"),
+    ("flagged", "position_gap", "n_gaps"),
+)
+
+
+def _in_queries(queries: DataFrame, column: str) -> Finding:
+    """Of a count of `query_metrics`, the queries that have it."""
     concerned = queries.where(F.col(column) > 0).select("query_id", column).distinct()
     example = F.to_json(F.struct("query_id", column))
     rows = concerned.orderBy("query_id").limit(check.MAX_EXAMPLES).select(example).collect()
-    return Finding(reason, "repaired", 0, [row[0] for row in rows])
+    few = len(rows) < check.MAX_EXAMPLES
+    n_queries = len(rows) if few else concerned.count()
+    return Finding("", "", 0, [row[0] for row in rows], n_queries=n_queries)
 
 
 def audit(queries: DataFrame, staged: Staging, accounted: Account, config: Config) -> None:

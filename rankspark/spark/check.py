@@ -20,7 +20,6 @@ _BUCKETS = 10 * MAX_EXAMPLES
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # A folder name holds 255 bytes, and a byte may become three when it is escaped.
 _MAX_EXPERIMENT_BYTES = 80
-_MAX_POSITION = 2**31 - 1
 
 
 @dataclass
@@ -29,15 +28,20 @@ class Finding:
 
     Attributes:
         reason: what was found.
-        kind: `rejected` (not scored) or `repaired` (scored after a repair).
+        kind: `rejected` (not scored), `repaired` (scored after a repair) or `flagged` (scored as it
+            is, but somebody should look).
         n_rows: how many.
         examples: up to 100 of them, as JSON.
+        n_queries: how many queries they belong to, where that was counted.
+        n_units: the same of units.
     """
 
     reason: str
     kind: str
     n_rows: int
     examples: list[str] = field(default_factory=list)
+    n_queries: int | None = None
+    n_units: int | None = None
 
 
 def row_reason(config: Definition) -> str:
@@ -51,7 +55,10 @@ def row_reason(config: Definition) -> str:
             (f"exists(assignments, pair -> {pair})", "bad_assignment"),
         ]
     lines = [("malformed is not null", "malformed_line")] * (config.input.format == "trec")
-    return _first_of([*lines, *keys, (blank("query_id"), "bad_query_id")])
+    conditions = [*lines, *keys, (blank("query_id"), "bad_query_id")]
+    if config.quality.sentinels == "reject":
+        conditions.append((sentinel("query_id", config), "sentinel_query_id"))
+    return _first_of(conditions)
 
 
 def item_reason(config: Definition, prefix: str = "") -> str:
@@ -63,13 +70,15 @@ def item_reason(config: Definition, prefix: str = "") -> str:
     """
     position, relevance = f"{prefix}position", f"{prefix}relevance"
     conditions = [(blank(f"{prefix}item_id"), "bad_item_id")]
+    if config.quality.sentinels == "reject":
+        conditions.append((sentinel(f"{prefix}item_id", config), "sentinel_item_id"))
     if config.uses_position:
         base = config.input.position_base
         conditions += [
             (f"{position} is null or isnan({position})", "position_missing"),
             (f"{position} != floor({position})", "position_not_whole"),
             (f"{position} < {base}", "position_below_base"),
-            (f"{position} > {_MAX_POSITION}", "position_too_large"),
+            (f"{position} > {config.limits.max_position}", "position_too_large"),
         ]
     if config.labels is not None:
         conditions.append((f"{prefix}time is null", "time_missing"))
@@ -132,10 +141,24 @@ def mark(rows: DataFrame, config: Definition) -> DataFrame:
     return rows.withColumn("reason", F.expr(reason))
 
 
-def repairs_grades(config: Definition) -> bool:
-    """Whether negative grades of impressions are repaired, so that they have to be counted."""
+def always_counts(config: Definition) -> bool:
+    """Whether rows that are not rejected may have something wrong that has to be counted."""
     graded = config.input.columns.relevance is not None
-    return graded and config.evaluate.negative_grades != "reject"
+    repairs_grades = graded and config.evaluate.negative_grades != "reject"
+    return repairs_grades or config.quality.sentinels == "flag"
+
+
+def _lesser_reasons(config: Definition) -> list[tuple[str, str, str]]:
+    """What may be wrong with a row that is scored: condition, kind and reason."""
+    found = []
+    if config.quality.sentinels == "flag":
+        found += [
+            (sentinel(name, config), "flagged", f"sentinel_{name}")
+            for name in ("query_id", "item_id")
+        ]
+    if config.input.columns.relevance is not None and config.evaluate.negative_grades != "reject":
+        found.append(("relevance < 0", "repaired", "relevance_negative"))
+    return found
 
 
 def row_counts(config: Definition) -> list[Column]:
@@ -164,21 +187,25 @@ def census(rows: DataFrame, config: Definition) -> tuple[int, list[Finding]]:
         keys = [name for name in rows.columns if name != "items"]
         rows = rows.select(*keys, F.inline("items"))
     reason = f"coalesce({row_reason(config)}, {_lone_item_reason(config)})"
-    marked = rows.withColumn("reason", F.expr(reason))
-    repaired = F.lit(None).cast("string")
-    if repairs_grades(config):
-        repaired = F.expr("case when relevance < 0 then 'relevance_negative' end")
+    # A row may be odd in several ways that do not keep it from being scored: it counts in each.
+    lesser = [
+        f"case when {condition} then struct('{kind}' as kind, '{name}' as reason) end"
+        for condition, kind, name in _lesser_reasons(config)
+    ]
+    nothing = "struct('' as kind, cast(null as string) as reason)"
+    others = f"array_compact(array({', '.join([nothing, *lesser])}))"
+    rejected = "array(struct('rejected' as kind, reason))"
     found = (
-        marked.withColumn(
-            "kind", F.when(F.col("reason").isNotNull(), "rejected").otherwise("repaired")
-        )
-        .withColumn("reason", F.coalesce("reason", repaired))
+        rows.withColumn("reason", F.expr(reason))
+        .withColumn("found", F.expr(f"explode(if(reason is not null, {rejected}, {others}))"))
+        .withColumn("kind", F.col("found.kind"))
+        .withColumn("reason", F.col("found.reason"))
         .withColumn("example", _example(rows, F.col("reason").isNotNull()))
         .groupBy("kind", "reason", F.pmod(F.xxhash64("example"), F.lit(_BUCKETS)).alias("bucket"))
         .agg(F.count(F.lit(1)).alias("n_rows"), F.min("example").alias("example"))
         .collect()
     )
-    total = sum(row["n_rows"] for row in found)
+    total = sum(row["n_rows"] for row in found if row["kind"] in ("", "rejected"))
     findings: dict[tuple[str, str], Finding] = {}
     for row in sorted(found, key=lambda row: row["example"] or ""):
         if row["reason"] is not None:
@@ -199,6 +226,19 @@ def blank(column: str) -> str:
     """SQL: whether a text column is null or has no character but spaces."""
     # Only text that begins with a space, or is empty, needs to be trimmed to be known.
     return f"{column} is null or ({column} < '!' and trim({column}) = '')"
+
+
+def sentinel(column: str, config: Definition) -> str:
+    """SQL: whether an id is text that stands for null."""
+    texts = config.quality.sentinel_texts
+    longest = max((len(text.encode()) for text in texts), default=0)
+    # Most ids are too long to be one, and their length is known without a look at them.
+    return f"(octet_length({column}) <= {longest} and {column} in ({_quoted(texts)}))"
+
+
+def _quoted(texts: tuple[str, ...]) -> str:
+    escaped = (text.replace("\\", "\\\\").replace("'", "\\'") for text in texts)
+    return ", ".join(f"'{text}'" for text in escaped) or "null"
 
 
 def _unstorable(column: str) -> str:

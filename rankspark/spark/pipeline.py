@@ -35,6 +35,7 @@ from rankspark.spark import (
     label,
     lists,
     publish,
+    quality,
     read,
     score,
     session,
@@ -64,6 +65,7 @@ class DateResult:
         metrics: the rows of `metrics`.
         replaced: partitions that stood there before.
         seconds: wall time by stage.
+        warnings: quality gates that gave a warning, in words.
     """
 
     date: date
@@ -76,6 +78,7 @@ class DateResult:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
         """What a result file says: all but the metrics, which are in their table."""
@@ -281,6 +284,8 @@ class _Work:
         queries_table = config.query_metrics
         stage("score")
         rows = read.read(spark, config, result.date)
+        if not lists.constants(config).get("experiment"):
+            quality.refuse_many_experiments(rows, config)
         observation = Observation(f"rankspark-{result.run_id}")
         marked = check.mark(rows, config)
         observed = marked.observe(observation, *check.row_counts(config))
@@ -311,7 +316,8 @@ class _Work:
 
         stage("aggregate")
         units = staged.write(_stamped(aggregate.unit_sums(queries, config), stamp), tables.UNIT_DAY)
-        result.metrics = aggregate.metrics_rows(aggregate.moments(units).collect(), config)
+        summed = aggregate.collected(aggregate.moments(units), config)
+        result.metrics = aggregate.metrics_rows(summed, config)
         final = {"is_final": self.started >= _end_of(result.date, config) + config.output.settling}
         staged.write_rows([row | stamp | final for row in result.metrics], tables.METRICS)
         assigned = _stamped(aggregate.assignments(units, config), stamp)
@@ -319,6 +325,7 @@ class _Work:
         paired = aggregate.paired_counts(queries, config)
         pairs = [] if paired is None else paired.collect()
         staged.write_rows([row.asDict() | stamp for row in pairs], tables.PAIRED_COUNTS)
+        account.findings.extend(quality.look(queries, config, _variants(result)))
         total = result.counts["n_rows_read"]
         staged.write_rows(
             [asdict(f) | {"share": f.n_rows / total} | stamp for f in account.findings],
@@ -327,6 +334,12 @@ class _Work:
 
         stage("audit")
         audit.audit(queries, staged, account, config)
+        held = quality.Day(
+            result.counts, settled.population, result.metrics, quality.units(queries, config)
+        )
+        alarms = quality.alarms(held, quality.history(self.sink, config, result.date), config)
+        result.warnings = [alarm.message for alarm in alarms if alarm.level == "warn"]
+        quality.refuse(alarms, result.date)
 
         self._publish(staged, stage)
 
@@ -391,6 +404,7 @@ class _Work:
             "error": None,
             "exit_code": 0,
             "fingerprint": self.fingerprint,
+            "warnings": result.warnings,
         }
 
 
@@ -417,6 +431,13 @@ def _origins(spark: SparkSession, config: Config, day: date) -> lists.Origins:
 
 def _together(marked: DataFrame, config: Definition) -> bool:
     return config.input.items is None and lists.stand_together(marked)
+
+
+def _variants(result: DateResult) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {}
+    for row in result.metrics:
+        found.setdefault(row["experiment"], set()).add(row["variant"])
+    return {experiment: sorted(variants) for experiment, variants in found.items()}
 
 
 def _silent(day: date, stage: str) -> None:

@@ -37,6 +37,8 @@ COUNTS = (
     "n_conflicts",
     "n_unscored",
     "n_events_unmatched",
+    "n_repeated",
+    "n_gaps",
 )
 _CONSUMED = ("items", "n_rows", "judged", "events")
 N_RELEVANT = Measure.parse("n_relevant")
@@ -84,13 +86,17 @@ class Scorer:
             "n_events_unmatched": unmatched,
         }
         passed = [batch.column(name) for name in self.names]
+        none = np.zeros(len(batch), np.int64)
         for ranker, is_position, descending in self.rankers:
-            ranked = self._ranked(shown, ranker, is_position=is_position, descending=descending)
+            counts |= {"n_unscored": none, "n_repeated": none, "n_gaps": none}
+            if is_position:
+                placed = ranking.by_position(shown, gaps=self.gaps)
+                ranked = placed.ranked
+                counts |= {"n_repeated": placed.n_repeated, "n_gaps": placed.n_gaps}
+            else:
+                ranked = self._by_score(shown, ranker, descending=descending)
+                counts["n_unscored"] = _count(np.isnan(shown.scores[ranker]), shown.offsets)
             ranked = replace(ranked, judged=judged)
-            missing = np.zeros(0, np.bool_) if is_position else np.isnan(shown.scores[ranker])
-            counts["n_unscored"] = (
-                np.zeros(len(batch), np.int64) if is_position else _count(missing, shown.offsets)
-            )
             values = score_lists(ranked, [N_RELEVANT, *self.measures], self.options)
             counts["n_relevant"] = np.nan_to_num(values[N_RELEVANT]).astype(np.int64)
             yield pa.RecordBatch.from_arrays(
@@ -111,11 +117,7 @@ class Scorer:
                 ],
             )
 
-    def _ranked(
-        self, shown: ShownItems, ranker: str, *, is_position: bool, descending: bool
-    ) -> RankedLists:
-        if is_position:
-            return ranking.by_position(shown, gaps=self.gaps)
+    def _by_score(self, shown: ShownItems, ranker: str, *, descending: bool) -> RankedLists:
         ranked = ranking.by_score(
             shown, ranker, descending=descending, item_descending=self.ties == "item_id_desc"
         )

@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -62,6 +65,31 @@ class Folders:
     def read(self, table: str) -> DataFrame:
         """A published table."""
         return publish.read_table(self.spark, self.root.path, table)
+
+    def days_before(self, table: str, day: date, most: int) -> list[str]:
+        """The last published days before a date, newest first."""
+        selector = pafs.FileSelector(f"{self.root.base}/{table}", allow_not_found=True)
+        names = (f.base_name.removeprefix("date=") for f in self.root.fs.get_file_info(selector))
+        return sorted((name for name in names if name < str(day)), reverse=True)[:most]
+
+    def rows(self, table: str, days: list[str], columns: list[str]) -> list[dict[str, Any]]:
+        """Columns of some days of a small table; read without Spark, and without other days."""
+        keys = pa.schema([("date", pa.string()), ("experiment", pa.string())])
+        found: list[dict[str, Any]] = []
+        for name in days:
+            folder = f"{self.root.base}/{table}/date={name}"
+            if self.root.fs.get_file_info(folder).type != pafs.FileType.Directory:
+                continue
+            data = ds.dataset(
+                folder,
+                filesystem=self.root.fs,
+                format="parquet",
+                partitioning=ds.partitioning(keys, flavor="hive"),
+                partition_base_dir=f"{self.root.base}/{table}",
+            )
+            if set(columns) <= set(data.schema.names):  # an empty date has no columns
+                found += data.to_table(columns=columns).to_pylist()
+        return found
 
     def publish(self, staged: Staging, replaced: list[Table], grown: Table) -> None:
         """Replace the date in each table, and add to one that only grows."""
@@ -140,6 +168,21 @@ class Lake:
     def read(self, table: str) -> DataFrame:
         """A published table."""
         return self.spark.table(self._name(table))
+
+    def days_before(self, table: str, day: date, most: int) -> list[str]:
+        """The last published days before a date, newest first."""
+        found = self._found(table)
+        if found is None:
+            return []
+        days = found.where(F.col("date") < str(day)).select("date").distinct()
+        return [row[0] for row in days.orderBy(F.desc("date")).limit(most).collect()]
+
+    def rows(self, table: str, days: list[str], columns: list[str]) -> list[dict[str, Any]]:
+        """Columns of some days of a small table."""
+        found = self._found(table)
+        if found is None:
+            return []
+        return [r.asDict() for r in found.where(F.col("date").isin(days)).select(columns).collect()]
 
     def publish(self, staged: Staging, replaced: list[Table], grown: Table) -> None:
         """Replace the date in each table, and add to one that only grows.

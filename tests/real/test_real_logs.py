@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -148,3 +149,81 @@ def test_the_counts_and_click_rates_of_the_open_bandit_dataset_are_the_reference
         n_queries, hits, mean = found[key]
         assert (n_queries, hits) == (impressions, clicks)
         assert mean == pytest.approx(clicks / impressions, abs=1e-12)
+
+
+def test_faults_put_into_a_real_log_are_found_counted_and_leave_other_queries_alone(
+    spark, shared, tmp_path
+) -> None:
+    log = pd.read_parquet(shared / "data" / "trec-session-2013" / "impressions.parquet")
+    log = log[["request_id", "session_id", "query", "item_id", "position", "click"]].astype(
+        {"request_id": "string", "session_id": "string", "position": float, "click": float}
+    )
+    pages = [page for _, page in log.groupby("request_id", sort=True) if len(page) == 10][:6]
+    good = pages[0].iloc[0].to_dict()
+    extra = [
+        *[good | {"request_id": None, "item_id": f"x{n}"} for n in range(5)],
+        *[good | {"request_id": text} for text in ("", "  ", "NULL", "-1")],
+        *[good | {"item_id": text, "position": 99.0} for text in (None, " ", "None")],
+        *[
+            good | {"item_id": f"y{n}", "position": position}
+            for n, position in enumerate([math.nan, 0.0, -3.0, 2.5, 1.7e9, math.inf])
+        ],
+        *[
+            good | {"item_id": f"z{n}", "position": 98.0, "click": click}
+            for n, click in enumerate([math.inf, -1.0])
+        ],
+        *pages[1].to_dict("records"),
+        pages[2].iloc[0].to_dict() | {"position": 50.0},
+        *[
+            good | {"request_id": "bot", "item_id": f"b{n}", "position": n + 1.0}
+            for n in range(150)
+        ],
+    ]
+    dirty = log.copy()
+    dirty.loc[pages[3].index[-1], "position"] = 9.0  # where the ninth stands
+    dirty.loc[pages[4].index[-1], "position"] = 17.0
+    dirty = pd.concat([dirty, pd.DataFrame(extra)], ignore_index=True)
+
+    tables, findings = {}, {}
+    for name, rows in (("clean", log), ("dirty", dirty)):
+        rows.to_parquet(tmp_path / f"{name}.parquet")
+        job = config.load(
+            CONF / "trec-session-2013-clicks.toml",
+            [
+                f"input.path={tmp_path}/{name}.parquet",
+                f"output.path={tmp_path}/{name}",
+                "evaluate.measures=['mrr', 'ndcg@10', 'map']",
+                "limits.max_list_length=100",
+            ],
+        )
+        (result,) = pipeline.evaluate(spark, job, [dt.date(2013, 1, 1)])
+        assert result.error is None
+        tables[name] = read(tmp_path / name, "query_metrics").set_index("query_id").sort_index()
+        findings[name] = {(f.kind, f.reason): f.n_rows for f in result.findings}
+        assert result.counts["n_rows_read"] == len(rows)
+    found = {
+        key: n - findings["clean"].get(key, 0)
+        for key, n in findings["dirty"].items()
+        if n != findings["clean"].get(key)
+    }
+    assert found == {
+        ("rejected", "bad_query_id"): 7,
+        ("rejected", "sentinel_query_id"): 2,
+        ("rejected", "bad_item_id"): 2,
+        ("rejected", "sentinel_item_id"): 1,
+        ("rejected", "position_missing"): 1,
+        ("rejected", "position_below_base"): 2,
+        ("rejected", "position_not_whole"): 1,
+        ("rejected", "position_too_large"): 2,
+        ("rejected", "relevance_infinite"): 1,
+        ("rejected", "relevance_negative"): 1,
+        ("rejected", "list_too_long"): 150,
+        ("repaired", "duplicate"): 10,
+        ("repaired", "conflicting_duplicate"): 1,
+        ("repaired", "position_repeated"): 1,
+        ("flagged", "position_gap"): 1,
+    }
+    touched = [page.request_id.iloc[0] for page in pages[2:5]]
+    columns = ["n_items", "mrr", "ndcg_at_10", "map"]
+    clean, after = (tables[name].drop(index=touched)[columns] for name in ("clean", "dirty"))
+    pd.testing.assert_frame_equal(after, clean, check_exact=True)

@@ -204,6 +204,8 @@ def test_fractional_positions_and_text_for_numbers(spark, make_config, tmp_path:
         ("rejected", "position_not_whole"): 1,
         ("rejected", "position_missing"): 1,
         ("rejected", "relevance_not_a_number"): 1,
+        # Of what is left: positions 1, 2 and 5.
+        ("flagged", "position_gap"): 1,
     }
     query = read(out, "query_metrics").iloc[0]
     assert (query.mrr, query.n_items, query.n_judged, query.experiment) == (0.5, 3, 2, "007")
