@@ -8,7 +8,10 @@ in the results. Nested rows are lists as they are. Memory is bounded however lon
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+import threading
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -24,8 +27,13 @@ from rankspark.spark.runs import QUERY_HASH, Chain, Runs, Step
 
 #: Rows by whose order a log is judged.
 _PROBED_ROWS = 10_000
-#: Parts of the day that are grouped one after the other, whatever the number of tasks.
-_N_BUCKETS = 512
+#: Parts of the day that are grouped one after the other, whatever the number of tasks: as many as
+#: the source has times so many bytes, some 400,000 rows of Parquet.
+_MIN_BUCKETS, _MAX_BUCKETS = 512, 1 << 16
+_BYTES_A_BUCKET = 8 << 20
+_SIZE = re.compile(r"sizeInBytes=([\d.]+) ?([KMGTPE]?)i?B")
+_UNKNOWN_SIZE = 1 << 60
+_PRINTING = threading.Lock()
 #: A query with more rows than this, and than 16 lists at their longest, may be grouped in pieces.
 _MAX_QUERY_ROWS = 1 << 17
 _LITERAL = re.compile(r"\s*'[^'\\]*'\s*")
@@ -134,10 +142,33 @@ def cut(rows: DataFrame, config: Definition, *, together: bool) -> Cut:
         return Cut(good.select(*selected), (runs,), schema)
     hashed = good.select(*selected, F.xxhash64("query_id").alias(QUERY_HASH))
     layout = Layout(tuple((f.name, f.dataType.simpleString()) for f in hashed.schema.fields))
-    blocks = hashed.mapInArrow(Pack(layout, _N_BUCKETS).__call__, layout.block_schema)
-    shuffled = blocks.repartition(BUCKET).sortWithinPartitions(BUCKET)
+    n_buckets = buckets_for(rows)
+    blocks = hashed.mapInArrow(Pack(layout, n_buckets).__call__, layout.block_schema)
+    if n_buckets == _MIN_BUCKETS:
+        parts = blocks.repartition(BUCKET)
+    else:
+        # A number of tasks that fits the size; the engine puts small ones together only otherwise.
+        parts = blocks.repartition(n_buckets // 2, BUCKET)
+    shuffled = parts.sortWithinPartitions(BUCKET)
     unpack = Unpack(layout, max(_MAX_QUERY_ROWS, 16 * longest))
     return Cut(shuffled, (unpack, runs), schema)
+
+
+def buckets_for(rows: DataFrame) -> int:
+    """How many parts to group the rows of a source in, by the size that the engine states."""
+    printed = io.StringIO()
+    # What is printed can be had by one thread at a time.
+    with _PRINTING, contextlib.redirect_stdout(printed):
+        rows.explain("cost")
+    stated = _SIZE.findall(printed.getvalue())
+    if not stated:
+        return _MIN_BUCKETS
+    # The source comes last. It is known by its files, without reading any.
+    number, unit = stated[-1]
+    size = float(number) * 1024 ** " KMGTPE".index(unit or " ")
+    if size >= _UNKNOWN_SIZE:
+        return _MIN_BUCKETS
+    return min(_MAX_BUCKETS, max(_MIN_BUCKETS, int(size / _BYTES_A_BUCKET)))
 
 
 def of_rows(rows: Cut, config: Definition) -> DataFrame:

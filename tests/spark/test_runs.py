@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankspark.spark import blocks, runs
+from rankspark.spark import blocks, lists, runs
 from rankspark.spark.blocks import Layout, Pack, Unpack
 from rankspark.spark.runs import Chain, Runs
 
@@ -72,9 +73,9 @@ def through(rows: list[dict[str, Any]], size: int, most: int, query_rows: int = 
 
 
 def expected(rows: list[dict[str, Any]], most: int) -> dict[Any, Any]:
-    lists = defaultdict(list)
+    by_name = defaultdict(list)
     for r in rows:
-        lists[r["query_id"], r["unit_id"]].append(r)
+        by_name[r["query_id"], r["unit_id"]].append(r)
     return {
         name: (
             None
@@ -86,7 +87,7 @@ def expected(rows: list[dict[str, Any]], most: int) -> dict[Any, Any]:
             ),
             len(members),
         )
-        for name, members in lists.items()
+        for name, members in by_name.items()
     }
 
 
@@ -132,11 +133,25 @@ def test_a_query_without_end_is_let_go_while_others_stay_whole(monkeypatch) -> N
     endless = [item | {"query_id": "bot", "query_hash": 0} for _ in range(1000)]
     others = [item | {"query_id": f"q{n % 30}", "query_hash": 3 + 3 * (n % 30)} for n in range(90)]
     rows = [r for n, r in enumerate(endless) for r in (r, *others[n : n + 1])]
-    lists = through(rows, size=8, most=5, query_rows=10)
-    bot = [made for made in lists if made["query_id"] == "bot"]
+    made_of = through(rows, size=8, most=5, query_rows=10)
+    bot = [made for made in made_of if made["query_id"] == "bot"]
     assert sum(made["n_rows"] for made in bot) == 1000
     assert any(made["items"] is None for made in bot)
-    kept = as_expected([made for made in lists if made["query_id"] != "bot"])
+    kept = as_expected([made for made in made_of if made["query_id"] != "bot"])
     assert {name[0]: n_rows for name, (_, n_rows) in kept.items()} == {
         f"q{n}": 3 for n in range(30)
     }
+
+
+def test_buckets_grow_with_the_source_and_stay_few_where_its_size_is_not_known(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "log")
+    spark.range(200_000).write.parquet(path)
+    assert lists.buckets_for(spark.read.parquet(path)) == 512
+    monkeypatch.setattr(lists, "_BYTES_A_BUCKET", 256)
+    size = sum(file.stat().st_size for file in Path(path).glob("*.parquet"))
+    assert lists.buckets_for(spark.read.parquet(path)) == pytest.approx(size / 256, rel=0.01)
+    monkeypatch.setattr(lists, "_BYTES_A_BUCKET", 1)
+    assert lists.buckets_for(spark.read.parquet(path)) == 1 << 16
+    assert lists.buckets_for(spark.createDataFrame([(1,)], "a INT")) == 512
