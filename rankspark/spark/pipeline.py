@@ -234,15 +234,12 @@ def per_query(
 def _scored(
     marked: DataFrame, config: Definition, origins: lists.Origins, *, together: bool
 ) -> DataFrame:
-    if config.input.items is not None:
-        grouped = lists.of_nested(marked, config)
-    else:
-        rows = lists.cut(marked, config, together=together)
-        if origins.judged is None and origins.labelled is None:
-            # With nothing to join, rows are cut into lists and scored in one go.
-            scored = score.score(rows.frame, config, rows.steps, rows.schema)
-            return lists.completed(scored, config)
-        grouped = lists.of_rows(rows, config)
+    rows = lists.cut(marked, config, together=together)
+    if origins.judged is None and origins.labelled is None:
+        # With nothing to join, rows are cut into lists and scored in one go.
+        scored = score.score(rows.frame, config, rows.steps, rows.schema)
+        return lists.completed(scored, config)
+    grouped = lists.of_rows(rows, config)
     return score.score(lists.with_origins(grouped, origins), config)
 
 
@@ -413,13 +410,13 @@ def _with_unshown(
     found = Finding("judged_query_not_shown", "flagged", n_missing, [row[0] for row in examples])
     if not config.counts_unshown:
         return queries, [found]
-    item = lists.items_type(config)
+    item = lists.item_type(config).simpleString()
     absent = missing.select(
         "experiment",
         "variant",
         "query_id",
         *(F.lit(None).cast("string").alias(name) for name in lists.attribute_columns(config)),
-        F.expr(f"cast(array() as {item})").alias("items"),
+        F.expr(f"cast(array() as array<{item}>)").alias("items"),
         "judged",
         F.lit(0).alias("n_rows"),
     )
