@@ -1,7 +1,8 @@
 """Canonical rows -> clean rows, and a count of the others by reason.
 
-A row is rejected for the first reason that holds. The reasons are one SQL expression, used as it is
-for flat rows and inside a lambda for the items of nested ones, so both shapes agree.
+A row is rejected for the first reason that holds. The reasons are one SQL expression. Items of
+nested rows are only kept or left out on their way (:mod:`rankspark.spark.nested`); where any was
+left out, all are made flat rows and counted by the same expression, and a difference is an error.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from rankspark.config import Definition
 
 MAX_EXAMPLES = 100
 # One example is kept of each bucket; ten times as many, so that few rows seldom share one.
+_MAX_POSITION = 2**31 - 1
 _BUCKETS = 10 * MAX_EXAMPLES
 # What a partition's folder name cannot carry back: null, blank and this all read as null.
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -61,34 +64,45 @@ def row_reason(config: Definition) -> str:
     return _first_of(conditions)
 
 
-def item_reason(config: Definition, prefix: str = "") -> str:
-    """SQL: why an item is unusable, or null.
+def item_columns(config: Definition) -> list[str]:
+    """The columns of an item, as it is read and as it is scored."""
+    columns = ["item_id"]
+    if config.labels is not None:
+        columns.append("time")
+    if config.input.columns.relevance is not None:
+        columns.append("relevance")
+    if config.uses_position:
+        columns.append("position")
+    return columns + [f"score_{r.name}" for r in config.parsed_rankers if not r.by_position]
 
-    Args:
-        config: the configuration.
-        prefix: what stands before the item's columns, such as `item.` inside a lambda.
-    """
-    position, relevance = f"{prefix}position", f"{prefix}relevance"
-    conditions = [(blank(f"{prefix}item_id"), "bad_item_id")]
+
+def largest_position(config: Definition) -> int:
+    """The largest logged position that counts; the scorer's counts from 1 must hold it."""
+    return min(config.limits.max_position, _MAX_POSITION + config.input.position_base - 1)
+
+
+def item_reason(config: Definition) -> str:
+    """SQL: why an item is unusable, or null."""
+    conditions = [(blank("item_id"), "bad_item_id")]
     if config.quality.sentinels == "reject":
-        conditions.append((sentinel(f"{prefix}item_id", config), "sentinel_item_id"))
+        conditions.append((sentinel("item_id", config), "sentinel_item_id"))
     if config.uses_position:
         base = config.input.position_base
         conditions += [
-            (f"{position} is null or isnan({position})", "position_missing"),
-            (f"{position} != floor({position})", "position_not_whole"),
-            (f"{position} < {base}", "position_below_base"),
-            (f"{position} > {config.limits.max_position}", "position_too_large"),
+            ("position is null or isnan(position)", "position_missing"),
+            ("position != floor(position)", "position_not_whole"),
+            (f"position < {base}", "position_below_base"),
+            (f"position > {largest_position(config)}", "position_too_large"),
         ]
     if config.labels is not None:
-        conditions.append((f"{prefix}time is null", "time_missing"))
+        conditions.append(("time is null", "time_missing"))
     if config.input.columns.relevance is not None:
         conditions += [
-            (f"isnan({relevance})", "relevance_not_a_number"),
-            (f"abs({relevance}) = double('Infinity')", "relevance_infinite"),
+            ("isnan(relevance)", "relevance_not_a_number"),
+            ("abs(relevance) = double('Infinity')", "relevance_infinite"),
         ]
         if config.evaluate.negative_grades == "reject":
-            conditions.append((f"{relevance} < 0", "relevance_negative"))
+            conditions.append(("relevance < 0", "relevance_negative"))
     return _first_of(conditions)
 
 
@@ -113,24 +127,14 @@ def _lone_item_reason(config: Definition) -> str:
     return f"case when not ({placeholder}) then {item_reason(config)} end"
 
 
-def item_members(config: Definition, prefix: str = "") -> list[str]:
+def item_members(config: Definition) -> list[str]:
     """SQL: the item as the scorer takes it: item_id, position from 1, relevance, scores."""
-    members = [f"{prefix}item_id as item_id"]
-    if config.labels is not None:
-        members.append(f"{prefix}time as time")
-    if config.input.columns.relevance is not None:
-        members.append(f"{grade(config, f'{prefix}relevance')} as relevance")
-    if config.uses_position:
+    repaired = {
+        "relevance": grade(config, "relevance"),
         # The check has bounded it, so that the cast is exact under ANSI too.
-        members.append(
-            f"cast({prefix}position as int) - {config.input.position_base - 1} as position"
-        )
-    members += [
-        f"{prefix}score_{ranker.name} as score_{ranker.name}"
-        for ranker in config.parsed_rankers
-        if not ranker.by_position
-    ]
-    return members
+        "position": f"cast(position as int) - {config.input.position_base - 1}",
+    }
+    return [f"{repaired.get(name, name)} as {name}" for name in item_columns(config)]
 
 
 def mark(rows: DataFrame, config: Definition) -> DataFrame:
@@ -162,14 +166,16 @@ def _lesser_reasons(config: Definition) -> list[tuple[str, str, str]]:
 
 
 def row_counts(config: Definition) -> list[Column]:
-    """What to observe of marked rows: n_rows and n_rejected, impressions in both shapes."""
+    """What to observe of marked rows: n_rows, impressions in both shapes, and n_rejected.
+
+    Of nested rows n_rejected has the items of rejected rows only.
+    """
     if config.input.items is None:
         rows, rejected = F.count(F.lit(1)), F.count("reason")
     else:
-        size = "coalesce(greatest(size(items), 0), 0)"
-        bad = f"size(filter(items, item -> {item_reason(config, 'item.')} is not null))"
-        bad = f"coalesce(greatest({bad}, 0), 0)"
-        lost = f"case when {row_reason(config)} is null then {bad} else {size} end"
+        # A rejected item needs no count: it is missing from n_rows later on.
+        size = "coalesce(array_size(item_id), 0)"
+        lost = f"case when {row_reason(config)} is not null then {size} else 0 end"
         rows = F.coalesce(F.sum(F.expr(size)), F.lit(0))
         rejected = F.coalesce(F.sum(F.expr(lost)), F.lit(0))
     return [rows.alias("n_rows"), rejected.alias("n_rejected")]
@@ -184,8 +190,7 @@ def census(rows: DataFrame, config: Definition) -> tuple[int, list[Finding]]:
         all rows; the findings, rejected rows by reason and repaired ones.
     """
     if config.input.items is not None:
-        keys = [name for name in rows.columns if name != "items"]
-        rows = rows.select(*keys, F.inline("items"))
+        rows = _flattened(rows, config)
     reason = f"coalesce({row_reason(config)}, {_lone_item_reason(config)})"
     # A row may be odd in several ways that do not keep it from being scored: it counts in each.
     lesser = [
@@ -214,6 +219,19 @@ def census(rows: DataFrame, config: Definition) -> tuple[int, list[Finding]]:
             finding.n_rows += row["n_rows"]
             finding.examples += [row["example"]] * (len(finding.examples) < MAX_EXAMPLES)
     return total, [findings[key] for key in sorted(findings)]
+
+
+def _flattened(rows: DataFrame, config: Definition) -> DataFrame:
+    """A row an item of nested rows, typed as flat ones."""
+    known = {*item_columns(config)} | ({"time"} if config.input.columns.time else set())
+    items = [name for name in rows.columns if name in known]
+    keys = [name for name in rows.columns if name not in items]
+    flat = rows.select(*keys, F.expr(f"inline(arrays_zip({', '.join(items)}))"))
+    for name in items:
+        if isinstance(flat.schema[name].dataType, T.NumericType) and name != "time":
+            whole = name == "position" and isinstance(flat.schema[name].dataType, T.IntegralType)
+            flat = flat.withColumn(name, F.col(name).cast("bigint" if whole else "double"))
+    return flat
 
 
 def _example(rows: DataFrame, wanted: Column) -> Column:

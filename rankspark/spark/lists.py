@@ -3,7 +3,8 @@
 Flat rows are shuffled once, by query, packed into blocks (:mod:`rankspark.spark.blocks`), and cut
 into lists (:mod:`rankspark.spark.runs`) on their way to the scorer. Where the rows of a query stand
 together in the log already, they are not shuffled: that no query was cut in two is seen afterwards,
-in the results. Nested rows are lists as they are. Memory is bounded however long a list is.
+in the results. Nested rows are lists as they are, but for bad items
+(:mod:`rankspark.spark.nested`). Memory is bounded however long a list is.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rankspark.spark import check
 from rankspark.spark.blocks import BUCKET, Layout, Pack, Unpack
 from rankspark.spark.judge import Judged
 from rankspark.spark.label import Labelled
+from rankspark.spark.nested import Nested
 from rankspark.spark.runs import QUERY_HASH, Chain, Runs, Step
 
 #: Rows by whose order a log is judged.
@@ -82,32 +84,14 @@ def constants(config: Definition) -> dict[str, str]:
     }
 
 
-def of_nested(rows: DataFrame, config: Definition) -> DataFrame:
-    """Lists of nested rows; rows and items with a reason against them are left out.
-
-    Returns:
-        One row a list: its columns, `items` (an array of structs, null where there are more than
-        `limits.max_list_length`) and `n_rows`, the impressions.
-    """
-    good = f"filter(items, item -> {check.item_reason(config, 'item.')} is null)"
-    item = f"struct({', '.join(check.item_members(config, 'item.'))})"
-    packed = f"coalesce(transform({good}, item -> {item}), array())"
-    return (
-        rows.where(f"{check.row_reason(config)} is null")
-        .select(*list_columns(config), F.expr(packed).alias("items"))
-        .withColumn("n_rows", F.size("items"))
-        .withColumn("items", F.expr(f"if(n_rows <= {config.limits.max_list_length}, items, null)"))
-    )
-
-
 @dataclass(frozen=True)
 class Cut:
-    """Flat rows on their way to lists.
+    """Rows on their way to lists.
 
     Attributes:
         frame: what the engine hands to Python: rows, or blocks of them.
         steps: what makes Arrow batches of lists of it, one after the other, on the executors.
-        schema: of the lists, as of :func:`of_nested` but for :func:`constants`.
+        schema: of the lists, as of :func:`of_rows` but for :func:`constants`.
     """
 
     frame: DataFrame
@@ -115,27 +99,41 @@ class Cut:
     schema: T.StructType
 
 
-def cut(rows: DataFrame, config: Definition, *, together: bool) -> Cut:
+def cut(rows: DataFrame, config: Definition, *, together: bool = False) -> Cut:
     """Bring the rows of each query together.
 
     Args:
-        rows: canonical flat rows with `reason`; those with a reason are left out.
+        rows: canonical rows as of :func:`rankspark.spark.check.mark`; those with a reason against
+            them are left out, as are such items of nested ones.
         config: the configuration.
-        together: whether the rows of a query stand together in the log as it is.
+        together: whether the flat rows of a query stand together in the log as it is.
     """
     fixed = constants(config)
     names = [name for name in list_columns(config) if name not in fixed]
-    good = rows.where("reason is null")
+    nested = config.input.items is not None
+    good = rows.where(f"{check.row_reason(config)} is null" if nested else "reason is null")
     if "assignments" in names:
         # An array cannot be compared with the one before; its text can.
         good = good.withColumn("assignments", F.to_json("assignments"))
-    members = good.select(*(F.expr(member) for member in check.item_members(config)))
-    items = T.ArrayType(T.StructType(members.schema.fields))
-    schema = T.StructType([*good.select(*names).schema.fields, T.StructField("items", items)]).add(
-        "n_rows", T.IntegerType()
+    schema = (
+        T.StructType([T.StructField(name, T.StringType()) for name in names])
+        .add("items", T.ArrayType(item_type(config)))
+        .add("n_rows", T.IntegerType())
     )
     longest = config.limits.max_list_length
-    runs = Runs(tuple(names), tuple(members.columns), longest)
+    columns = check.item_columns(config)
+    if nested:
+        checked = Nested(
+            names=tuple(names),
+            items=tuple(columns),
+            max_length=longest,
+            position_base=config.input.position_base,
+            largest_position=check.largest_position(config),
+            negative=config.evaluate.negative_grades,
+            sentinels=config.quality.sentinel_texts if config.quality.sentinels == "reject" else (),
+        )
+        return Cut(good.select(*names, *columns), (checked,), schema)
+    runs = Runs(tuple(names), tuple(columns), longest)
     selected = [F.col(name) for name in names]
     selected += [F.expr(member) for member in check.item_members(config)]
     if together:
@@ -172,7 +170,12 @@ def buckets_for(rows: DataFrame) -> int:
 
 
 def of_rows(rows: Cut, config: Definition) -> DataFrame:
-    """Lists of flat rows, as of :func:`of_nested`, where they are to be joined."""
+    """Lists, where they are to be joined.
+
+    Returns:
+        One row a list: its columns, `items` (an array of structs, null where there are more than
+        `limits.max_list_length`) and `n_rows`, the impressions.
+    """
     return completed(rows.frame.mapInArrow(Chain(rows.steps).__call__, rows.schema), config)
 
 
@@ -214,7 +217,7 @@ def without_judgment(rows: DataFrame, config: Definition, judged: Judged) -> lis
             rows.where("reason is null").groupBy(*names).agg(F.count(F.lit(1)).alias("n_rows"))
         )
     else:
-        counted = of_nested(rows, config).select(*names, "n_rows")
+        counted = of_rows(cut(rows, config), config).select(*names, "n_rows")
     known = judged.pools.select(judged.key)
     lost = counted.join(known, judged.key, "left_anti")
     n_rows = lost.agg(F.coalesce(F.sum("n_rows"), F.lit(0))).collect()[0][0]
@@ -226,11 +229,12 @@ def without_judgment(rows: DataFrame, config: Definition, judged: Judged) -> lis
     return [check.Finding("query_not_judged", "rejected", n_rows, examples)]
 
 
-def items_type(config: Definition) -> str:
-    """The SQL type of `items` where relevance comes from judgments."""
-    members = ["item_id: string"]
-    if config.uses_position:
-        members.append("position: int")
-    scores = [r for r in config.parsed_rankers if not r.by_position]
-    members += [f"score_{ranker.name}: double" for ranker in scores]
-    return f"array<struct<{', '.join(members)}>>"
+def item_type(config: Definition) -> T.StructType:
+    """The type of an item as the scorer takes it."""
+    types = {"item_id": T.StringType(), "time": T.LongType(), "position": T.IntegerType()}
+    return T.StructType(
+        [
+            T.StructField(name, types.get(name, T.DoubleType()))
+            for name in check.item_columns(config)
+        ]
+    )

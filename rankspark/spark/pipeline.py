@@ -246,15 +246,12 @@ def per_query(
 def _scored(
     marked: DataFrame, config: Definition, origins: lists.Origins, *, together: bool
 ) -> DataFrame:
-    if config.input.items is not None:
-        grouped = lists.of_nested(marked, config)
-    else:
-        rows = lists.cut(marked, config, together=together)
-        if origins.judged is None and origins.labelled is None:
-            # With nothing to join, rows are cut into lists and scored in one go.
-            scored = score.score(rows.frame, config, rows.steps, rows.schema)
-            return lists.completed(scored, config)
-        grouped = lists.of_rows(rows, config)
+    rows = lists.cut(marked, config, together=together)
+    if origins.judged is None and origins.labelled is None:
+        # With nothing to join, rows are cut into lists and scored in one go.
+        scored = score.score(rows.frame, config, rows.steps, rows.schema)
+        return lists.completed(scored, config)
+    grouped = lists.of_rows(rows, config)
     return score.score(lists.with_origins(grouped, origins), config)
 
 
@@ -335,7 +332,11 @@ class _Work:
         stage("audit")
         audit.audit(queries, staged, account, config)
         held = quality.Day(
-            result.counts, settled.population, result.metrics, quality.units(queries, config)
+            result.counts,
+            settled.population,
+            result.metrics,
+            quality.units(queries, config),
+            sum(f.n_rows for f in account.findings if f.reason == "query_not_judged"),
         )
         alarms = quality.alarms(held, quality.history(self.sink, config, result.date), config)
         result.warnings = [alarm.message for alarm in alarms if alarm.level == "warn"]
@@ -474,13 +475,13 @@ def _with_unshown(
     found = Finding("judged_query_not_shown", "flagged", n_missing, [row[0] for row in examples])
     if not config.counts_unshown:
         return queries, [found]
-    item = lists.items_type(config)
+    item = lists.item_type(config).simpleString()
     absent = missing.select(
         "experiment",
         "variant",
         "query_id",
         *(F.lit(None).cast("string").alias(name) for name in lists.attribute_columns(config)),
-        F.expr(f"cast(array() as {item})").alias("items"),
+        F.expr(f"cast(array() as array<{item}>)").alias("items"),
         "judged",
         F.lit(0).alias("n_rows"),
     )

@@ -78,12 +78,14 @@ class Day:
         population: the lists.
         metrics: the rows of `metrics`.
         n_units: distinct units by experiment and variant, of experiments with a split.
+        n_rows_unjudged: rows of queries without a judgment, which are left out by design.
     """
 
     counts: Mapping[str, int]
     population: Population
     metrics: Sequence[Mapping[str, Any]]
     n_units: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    n_rows_unjudged: int = 0
 
     @property
     def overall(self) -> list[Mapping[str, Any]]:
@@ -122,7 +124,8 @@ def _shares(day: Day, config: Config) -> Iterator[Alarm]:
     unjudged = quality.unjudged
     if unjudged is None:
         unjudged = Gate() if config.judgments is not None else Gate(warn=0.5)
-    n_read, n_rejected = counts["n_rows_read"], counts["n_rows_rejected"]
+    n_read = counts["n_rows_read"] - day.n_rows_unjudged
+    n_rejected = counts["n_rows_rejected"] - day.n_rows_unjudged
     n_repeated, n_unjudged = counts["n_rows_duplicate"], kept.n_items - kept.n_judged
     n_none = sum(row["n_no_relevant"] for row in overall)
     shares: list[tuple[str, Gate, str, int, int]] = [

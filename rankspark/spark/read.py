@@ -1,7 +1,7 @@
 """The source -> canonical rows of one date, typed, named as in DESIGN section 3.
 
-Flat sources give a row an impression. Nested sources give a row a query with `items`, an array of
-structs with the same item columns, so that nothing has to be shuffled later.
+Flat sources give a row an impression. Nested sources give a row a query with an array of each of
+the same item columns, so that nothing has to be shuffled later.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rankspark.spark import trec
 
 ITEM = "__item"
 INDEX = "__index"
+_FIELD = re.compile(rf"{ITEM}\.`[^`]*`")
 _MODIFIED = "_metadata.file_modification_time"
 
 
@@ -117,7 +118,8 @@ def canonical(frame: DataFrame, config: Definition, day: date | None) -> DataFra
     Returns:
         `experiment` and `variant`, or `assignments` as a sorted array of their pairs; `query_id`,
         `unit_id`, `query_key` and the slices as STRING; then `item_id` STRING, `position` BIGINT or
-        DOUBLE, `relevance` DOUBLE and `score_<ranker>` DOUBLE, or `items`, an array of them.
+        DOUBLE, `relevance` DOUBLE and `score_<ranker>` DOUBLE, or an array of each, with numbers
+        that need no conversion as they are.
     """
     columns = config.input.columns
     row = {
@@ -152,11 +154,13 @@ def canonical(frame: DataFrame, config: Definition, day: date | None) -> DataFra
         types = resolve(frame, item)
         outputs += [F.expr(typed(name, sql, types[name])).alias(name) for name, sql in item.items()]
     else:
-        outputs.append(_items(frame, config.input.items.column, item, config).alias("items"))
+        outputs += _items(frame, config.input.items.column, item, config)
     return frame.select(*outputs)
 
 
-def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Definition) -> Column:
+def _items(
+    frame: DataFrame, column: str, item: Mapping[str, str], config: Definition
+) -> list[Column]:
     array_type = resolve(frame, {"column": column}, prefix="input.items")["column"]
     if not isinstance(array_type, T.ArrayType) or not isinstance(
         array_type.elementType, T.StructType
@@ -179,13 +183,36 @@ def _items(frame: DataFrame, column: str, item: Mapping[str, str], config: Defin
         shown=item,
         known=[*frame.columns, *fields],
     )
-    members = []
+    # A null element becomes an item of nulls, which is rejected for its item_id.
+    columns = []
     for name, sql in bound.items():
-        element = arrays[name]
-        assert isinstance(element, T.ArrayType)  # noqa: S101  transform() gives nothing else
-        members.append(f"{typed(name, sql, element.elementType)} as {name}")
-    # A null element becomes a struct of nulls, which check.py rejects for its item_id.
-    return F.expr(f"transform({column}, ({ITEM}, {INDEX}) -> struct({', '.join(members)}))")
+        array = arrays[name]
+        assert isinstance(array, T.ArrayType)  # noqa: S101  transform() gives nothing else
+        element = typed(name, sql, array.elementType)
+        whole = f"transform({column}, ({ITEM}, {INDEX}) -> {element})"
+        if item[name] == INDEX:
+            size = f"array_size({column})"
+            whole = f"slice(sequence({base}, {base} + {size}), 1, {size})"
+        elif _FIELD.fullmatch(sql) and (kind := _converted(name, array.elementType)):
+            # Unlike a lambda, access to a field of all items is compiled, and reads that field
+            # alone.
+            whole = kind.format(f"({column}).{sql.removeprefix(f'{ITEM}.')}")
+        columns.append(F.expr(whole).alias(name))
+    return columns
+
+
+def _converted(name: str, found: T.DataType) -> str | None:
+    """SQL of the typed array of a plain field, with {} for it; None where a cast may fail.
+
+    Numbers that a double or a bigint holds stay as they are: Python converts them for nothing.
+    """
+    if name == "item_id":
+        return "cast({} as array<string>)"
+    if name == "time" or isinstance(found, T.StringType):
+        return None
+    if isinstance(found, (T.IntegralType, *_FLOATS)):
+        return "{}"
+    return "cast({} as array<double>)"
 
 
 def _bind(sql: str, fields: list[str]) -> str:

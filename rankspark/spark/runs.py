@@ -95,16 +95,8 @@ class Runs:
         # Most logs have a single item in every row, and no list that is too long.
         if ids.null_count:
             shown = ids.is_valid().to_numpy(zero_copy_only=False)
-            kept, bounds = kept.filter(pa.array(shown)), _bounds_of(shown, bounds)
-        too_long = np.diff(bounds) > self.max_length
-        if too_long.any():
-            short = np.repeat(~too_long, np.diff(bounds))
-            kept, bounds = kept.filter(pa.array(short)), _bounds_of(short, bounds)
-        items = pa.ListArray.from_arrays(
-            pa.array(bounds, pa.int32()),
-            pa.StructArray.from_arrays(kept.columns, self.items),
-            mask=pa.array(too_long),
-        )
+            kept, bounds = kept.filter(pa.array(shown)), bounds_of(shown, bounds)
+        items = lists_of(kept, bounds, self.max_length)
         at = pa.array(heads)
         return pa.RecordBatch.from_arrays(
             [
@@ -174,6 +166,19 @@ def _together(rows: pa.RecordBatch, names: tuple[str, ...]) -> NDArray[np.int64]
     return np.lexsort((*codes, rows.column(QUERY_HASH).to_numpy())).astype(np.int64)
 
 
-def _bounds_of(kept: NDArray[np.bool_], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+def lists_of(items: pa.RecordBatch, bounds: NDArray[np.int64], max_length: int) -> pa.ListArray:
+    """Lists of the items between bounds as structs; null in place of those that are too long."""
+    too_long = np.diff(bounds) > max_length
+    if too_long.any():
+        short = np.repeat(~too_long, np.diff(bounds))
+        items, bounds = items.filter(pa.array(short)), bounds_of(short, bounds)
+    return pa.ListArray.from_arrays(
+        pa.array(bounds, pa.int32()),
+        pa.StructArray.from_arrays(items.columns, items.schema.names),
+        mask=pa.array(too_long),
+    )
+
+
+def bounds_of(kept: NDArray[np.bool_], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
     """The bounds of lists after rows were left out."""
     return np.concatenate(([0], np.cumsum(kept)))[bounds]
