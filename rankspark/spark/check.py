@@ -17,8 +17,8 @@ from rankspark.config import Definition
 
 MAX_EXAMPLES = 100
 # One example is kept of each bucket; ten times as many, so that few rows seldom share one.
-_MAX_POSITION = 2**31 - 1
 _BUCKETS = 10 * MAX_EXAMPLES
+_MAX_POSITION = 2**31 - 1
 # What a partition's folder name cannot carry back: null, blank and this all read as null.
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # A folder name holds 255 bytes, and a byte may become three when it is escaped.
