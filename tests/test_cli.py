@@ -196,3 +196,25 @@ def test_a_comparison_is_printed_and_a_wrong_one_is_one_line(experiment, capsys)
     assert cli.main(["power", *common, "--measure", "mrr", "--mde", "2%"]) == 0
     assert "days at this traffic" in capsys.readouterr().out
     assert cli.main(["power", *common, "--measure", "mrr", "--mde", "much"]) == 2
+
+
+def test_check_shows_a_log_as_text_and_as_json_and_writes_nothing(files, capsys) -> None:
+    assert cli.main(["check", "--config", files["config"], "--date", "2024-03-10"]) == 0
+    printed = capsys.readouterr().out
+    assert "2024-03-10: 2 rows, 1 queries" in printed
+    assert "positions seem to count from: 1" in printed
+    zero = ["--set", "input.position_base=0", "--format", "json"]
+    assert cli.main(["check", "--config", files["config"], *zero]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["day"], told["n_rows"], told["n_rows_of_other_dates"]) == ("2024-03-11", 1, 2)
+    assert "input.position_base = 1" in told["advice"][0]
+    assert not Path(files["out"]).exists()
+
+
+def test_a_gate_that_fails_ends_with_4_and_tells_what_was_found(files, capsys) -> None:
+    gate = ["--set", "quality.no_relevant={fail=0.001}", "--set", "input.columns.relevance=0"]
+    assert run(files, "--date", "2024-03-10", *gate) == 4
+    printed = capsys.readouterr()
+    assert "1 of 1 are queries without a relevant item, 100.0% (limit 0.001)" in printed.err
+    assert "2 rows read" in printed.out
+    assert not Path(files["out"]).exists()

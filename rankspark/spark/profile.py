@@ -175,7 +175,7 @@ def _positions(rows: DataFrame, found: Profile, config: Config) -> None:
     relevance = "relevance" if graded else "cast(null as double)"
     known = f"{relevance} is not null and not isnan({relevance})"
     # What lies beyond is one group on either side, so few groups whatever the log holds.
-    place = f"int(greatest(least(floor(position), {_SHOWN_POSITIONS + 1}), -1))"
+    place = f"int(floor(greatest(least(position, {_SHOWN_POSITIONS + 1}), -1)))"
     counted = (
         rows.where("position is not null and not isnan(position)")
         .groupBy(F.expr(place).alias("place"))

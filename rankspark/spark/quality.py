@@ -303,10 +303,8 @@ def refuse_many_experiments(rows: DataFrame, config: Definition) -> None:
         names = rows.select(F.explode("assignments.key").alias("experiment"))
     # One more than are allowed, so that the driver never sees a million names.
     several = names.where("experiment is not null").distinct().limit(limit + 1)
-    found = several.agg(F.count(F.lit(1)), F.sort_array(F.collect_list("experiment")))
-    n_found, examples = found.select(
-        F.col(found.columns[0]), F.slice(found.columns[1], 1, 3)
-    ).collect()[0]
+    names_found = F.sort_array(F.collect_list("experiment"))
+    n_found, examples = several.agg(F.count(F.lit(1)), F.slice(names_found, 1, 3)).collect()[0]
     if n_found > limit:
         raise QualityError(
             expected=f"at most {limit:,} experiments on a date",
@@ -336,10 +334,10 @@ def look(
         config: the configuration.
         variants: those of each experiment.
     """
-    shown = once(queries, config).withColumn(
-        "n_rows", F.expr("n_items + n_duplicates + n_conflicts + n_placeholders")
-    )
-    found = []
+    rows = F.expr("n_items + n_duplicates + n_conflicts + n_placeholders")
+    # Judged queries that nobody showed have no rows, and nobody to show them to.
+    shown = once(queries, config).withColumn("n_rows", rows).where("n_rows > 0")
+    found: list[Finding] = []
     if config.quality.sentinels != "keep":
         texts = config.quality.sentinel_texts
         odd = {

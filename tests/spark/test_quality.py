@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rankspark import config
+from rankspark import config, tables
 from rankspark.errors import ConfigError, QualityError
-from rankspark.spark import pipeline, profile, quality
+from rankspark.spark import pipeline, profile, publish, quality
 from rankspark.spark.audit import Population
 from rankspark.spark.quality import Day, History
 from tests.spark.conftest import ROW, items
@@ -165,7 +165,7 @@ def test_a_day_of_a_tenth_of_the_rows_publishes_nothing_and_says_why(
         for q in range(size)
         for one in items(f"q{q}", 1, 0, date=f"2024-03-{n + 1:02}", variant="AB"[q % 2 * (n < 3)])
     ]
-    job = make_config(write_log(rows), quality={"rows": {"fail": 40}, "missing_variant": "warn"})
+    job = make_config(write_log(rows), quality={"rows": {"fail": 30}})
     dates = [dt.date(2024, 3, n + 1) for n in range(4)]
     results = pipeline.evaluate(spark, job, dates)
     assert [(r.status, r.exit_code) for r in results] == [("published", 0)] * 3 + [("failed", 4)]
@@ -249,3 +249,38 @@ def test_a_profile_says_what_an_evaluation_would_do_and_writes_nothing(
     assert found.positions[3].judged == 0.5
     assert found.position_base == 1
     assert found.summary()["day"] == "2024-03-10"
+
+
+def test_the_days_before_are_read_as_they_are_in_force(tmp_path: Path) -> None:
+    root = publish.Root.open(str(tmp_path))
+    stamp = {"dataset": "test", "computed_at": dt.datetime(2024, 3, 9, tzinfo=dt.UTC)}
+    for number, (name, n_rows, variant) in enumerate(
+        [
+            ("2024-03-07", 1, "A"),
+            ("2024-03-07", 70, "A"),
+            ("2024-03-09", 90, "B"),
+            (str(DAY), 5, "C"),
+        ]
+    ):
+        staged = publish.Staging(root, f"run{number}", dt.date.fromisoformat(name))
+        finished = dt.datetime(2024, 3, 20, number, tzinfo=dt.UTC)
+        run = {"run_id": f"run{number}", "finished_at": finished}
+        counts = {"n_rows_read": n_rows, "n_queries": n_rows // 10}
+        rows = [
+            row("a/b", variant, n_rows / 100, n_units=1, slice_value="(all)") | stamp,
+            row("a/b", variant, 0.0, n_units=1, slice_name="country", slice_value="fr") | stamp,
+        ]
+        staged.write_rows(rows, tables.METRICS)
+        staged.publish([tables.METRICS])
+        staged.write_rows([stamp | run | counts], tables.RUNS)
+        staged.append(tables.RUNS)
+    past = quality.history(root, settings(), DAY)
+    assert past.days == ["2024-03-09", "2024-03-07"]
+    assert past.counts == {"n_rows_read": [90, 70], "n_queries": [9, 7]}
+    assert past.means == {
+        ("a/b", "A", "logged", "mrr", "d"): [0.7],
+        ("a/b", "B", "logged", "mrr", "d"): [0.9],
+    }
+    assert past.variants == {("a/b", "B")}
+    assert quality.history(root, settings(history_days=1), DAY).days == ["2024-03-09"]
+    assert quality.history(publish.Root.open(str(tmp_path / "new")), settings(), DAY) == History()
