@@ -76,10 +76,10 @@ def item_reason(config: Definition, prefix: str = "") -> str:
         base = config.input.position_base
         conditions += [
             (f"{position} is null or isnan({position})", "position_missing"),
-            # Before its floor is taken, which infinity does not have.
+            # Both before the floor is taken, which overflows under ANSI beyond 64 bits.
+            (f"{position} < {base}", "position_below_base"),
             (f"{position} > {config.limits.max_position}", "position_too_large"),
             (f"{position} != floor({position})", "position_not_whole"),
-            (f"{position} < {base}", "position_below_base"),
         ]
     if config.labels is not None:
         conditions.append((f"{prefix}time is null", "time_missing"))
