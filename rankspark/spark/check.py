@@ -90,10 +90,10 @@ def item_reason(config: Definition) -> str:
         base = config.input.position_base
         conditions += [
             ("position is null or isnan(position)", "position_missing"),
-            # Both before the floor is taken, which overflows under ANSI beyond 64 bits.
+            # Unlike floor, rint takes what no bigint holds, under ANSI too.
+            ("position != rint(position)", "position_not_whole"),
             (f"position < {base}", "position_below_base"),
             (f"position > {largest_position(config)}", "position_too_large"),
-            ("position != floor(position)", "position_not_whole"),
         ]
     if config.labels is not None:
         conditions.append(("time is null", "time_missing"))
