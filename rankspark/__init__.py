@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rankspark.measures import MEASURES, Measure, RankedLists
     from rankspark.measures import score as score_lists
     from rankspark.spark.api import Evaluation, evaluate
-    from rankspark.spark.compare import Comparison, compare
+    from rankspark.spark.compare import compare
     from rankspark.spark.functions import register
     from rankspark.spark.pipeline import DateResult
     from rankspark.spark.pipeline import evaluate as run
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rankspark.spark.session import get_session
 
 _HOME = {
-    "Comparison": "rankspark.spark.compare:Comparison",
     "Config": "rankspark.config:Config",
     "DateResult": "rankspark.spark.pipeline:DateResult",
     "Evaluation": "rankspark.spark.api:Evaluation",
@@ -51,7 +50,6 @@ _HOME = {
 
 __all__ = [
     "MEASURES",
-    "Comparison",
     "Config",
     "DateResult",
     "Evaluation",

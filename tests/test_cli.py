@@ -157,7 +157,15 @@ def test_the_job_runs_under_spark_submit_from_another_folder(files, tmp_path: Pa
 def experiment(spark: SparkSession, files: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """The same configuration over a log of two variants, evaluated."""
     rows = [
-        ("2024-03-10", f"q{n}", item, place, int(place == n % 3), f"u{n % 16}", "AB"[n % 16 % 2])
+        (
+            "2024-03-10",
+            f"q{n}",
+            item,
+            place,
+            int(place == n // 7 % 3),
+            f"u{n % 16}",
+            "AB"[n % 16 % 2],
+        )
         for n in range(48)
         for place, item in enumerate("abc", start=1)
     ]
@@ -212,7 +220,7 @@ def test_check_shows_a_log_as_text_and_as_json_and_writes_nothing(files, capsys)
 
 
 def test_a_gate_that_fails_ends_with_4_and_tells_what_was_found(files, capsys) -> None:
-    gate = ["--set", "quality.no_relevant={fail=0.001}", "--set", "input.columns.relevance=0"]
+    gate = ["--set", "quality.no_relevant={fail=0.001}", "--set", "input.columns.relevance='0'"]
     assert run(files, "--date", "2024-03-10", *gate) == 4
     printed = capsys.readouterr()
     assert "1 of 1 are queries without a relevant item, 100.0% (limit 0.001)" in printed.err

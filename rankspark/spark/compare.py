@@ -239,12 +239,14 @@ def power(
         groups = history.groups(units, pre=False)
         group = groups.get((scope.control, (*_OVERALL, name)), Group(_NOTHING, 0, 0))
         seen = history.new_units(_assignment(spark, config, scope))
+        # Also the days on which nobody came for the first time.
+        stored = {row[0] for row in rows.select("date").distinct().collect()}
     baseline = delta(group.now)
     weights = config.compare.split or dict.fromkeys(scope.names, 1.0)
     both = weights.get(scope.control, 1.0) + weights.get(scope.treatments[0], 1.0)
     share = weights.get(scope.treatments[0], 1.0) / both
     needed = required_units(baseline, lift, share=share, alpha=config.compare.alpha)
-    days = sorted(seen)
+    days = sorted(stored | set(seen))
     # Of all units seen, those of these two variants count.
     part = both / sum(weights.values())
     span = Range(date.fromisoformat(days[0]), date.fromisoformat(days[-1])).days

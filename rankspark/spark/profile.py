@@ -49,8 +49,8 @@ class Profile:
     """What a log holds on a date.
 
         >>> found = rankspark.spark.profile.profile(spark, job, date(2024, 3, 10))
-        >>> found.n_rows, found.n_queries, found.position_base
-        (5, 2, 1)
+        >>> found.n_rows, found.n_queries
+        (5, 2)
 
     Attributes:
         day: the date that was looked at: the one asked for, or the last in the log; None where the

@@ -126,6 +126,8 @@ class Folders:
             ).collect()
         }
         found = self.root.partitions(table.name, day)
+        # The folder of an empty date is no partition below it.
+        found = [name for name in found if name.count("/") == len(keys)]
         for partition in found:
             self.spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS PARTITION {_spec(partition)}")
         for partition in known - set(found) if keys else ():

@@ -420,7 +420,7 @@ def test_looks_are_a_ledger_a_retry_is_none_and_power_comes_from_the_history(
     last = written[written.run_id == found.run_id].iloc[0]
     for name in ("effect", "p", "lift", "se"):
         assert last[name] == row[name]
-    assert (int(last.sum_xx_c), list(last.flags)) == (row["sum_xx_c"], row["flags"])
+    assert (int(last["sum_xx_c"]), list(last["flags"])) == (row["sum_xx_c"], row["flags"])
     # The second moments are those of units over the range, not of unit-days.
     units = queries(days=2).groupby(["variant", "unit_id"]).mrr_at_10.sum().loc["A"]
     assert row["sum_xx_c"] == sum(round(x * 1e9) ** 2 for x in units)

@@ -90,7 +90,8 @@ def test_whatever_a_log_holds_its_rows_add_up_and_nothing_published_is_nan(
             # Half of the logs have a sound name; of the others it is part of the fuzz.
             rows += [(f"e{number}" if number % 2 else row[0], *row[1:]) for row in log]
         spark.createDataFrame(rows, schema).write.parquet(str(folder / "log"))
-        columns = {field.split()[0]: field.split()[0] for field in schema.split(",")}
+        names = ["experiment", "variant", "query_id", "item_id", "position", "relevance", "unit_id"]
+        columns = {name: name for name in names}
         job = config.from_dict(
             {
                 "name": "fuzz",

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rankspark import config, tables
+from rankspark.config import Output
 from rankspark.errors import ConfigError, QualityError
-from rankspark.spark import pipeline, profile, publish, quality
+from rankspark.spark import pipeline, profile, publish, quality, sinks
 from rankspark.spark.audit import Population
 from rankspark.spark.quality import Day, History
 from tests.spark.conftest import ROW, items
@@ -251,7 +252,7 @@ def test_a_profile_says_what_an_evaluation_would_do_and_writes_nothing(
     assert found.summary()["day"] == "2024-03-10"
 
 
-def test_the_days_before_are_read_as_they_are_in_force(tmp_path: Path) -> None:
+def test_the_days_before_are_read_as_they_are_in_force(spark, tmp_path: Path) -> None:
     root = publish.Root.open(str(tmp_path))
     stamp = {"dataset": "test", "computed_at": dt.datetime(2024, 3, 9, tzinfo=dt.UTC)}
     for number, (name, n_rows, variant) in enumerate(
@@ -271,10 +272,14 @@ def test_the_days_before_are_read_as_they_are_in_force(tmp_path: Path) -> None:
             row("a/b", variant, 0.0, n_units=1, slice_name="country", slice_value="fr") | stamp,
         ]
         staged.write_rows(rows, tables.METRICS)
-        staged.publish([tables.METRICS])
-        staged.write_rows([stamp | run | counts], tables.RUNS)
-        staged.append(tables.RUNS)
-    past = quality.history(root, settings(), DAY)
+        staged.write_rows([stamp | run | counts | {"status": "published"}], tables.RUNS)
+        staged.publish([tables.METRICS], tables.RUNS)
+
+    def past_of(root: publish.Root, **quality_options: Any) -> History:
+        folders = sinks.Folders(spark, root, Output(path=root.path))
+        return quality.history(folders, settings(**quality_options), DAY)
+
+    past = past_of(root)
     assert past.days == ["2024-03-09", "2024-03-07"]
     assert past.counts == {"n_rows_read": [90, 70], "n_queries": [9, 7]}
     assert past.means == {
@@ -282,5 +287,5 @@ def test_the_days_before_are_read_as_they_are_in_force(tmp_path: Path) -> None:
         ("a/b", "B", "logged", "mrr", "d"): [0.9],
     }
     assert past.variants == {("a/b", "B")}
-    assert quality.history(root, settings(history_days=1), DAY).days == ["2024-03-09"]
-    assert quality.history(publish.Root.open(str(tmp_path / "new")), settings(), DAY) == History()
+    assert past_of(root, history_days=1).days == ["2024-03-09"]
+    assert past_of(publish.Root.open(str(tmp_path / "new"))) == History()
