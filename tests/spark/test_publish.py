@@ -337,7 +337,7 @@ def test_catalog_tables_keep_comments_and_know_their_partitions(
 def test_a_driver_killed_at_any_moment_leaves_the_old_date_or_the_new_one(
     spark, write_log, make_config, tmp_path: Path
 ) -> None:
-    """Three moments here; twenty by hand, with tests/bench/kills.py."""
+    """Two moments here; twenty by hand, with tests/bench/breakage.py."""
     config = make_config(write_log(items("q1", 0, 1)))
     pipeline.evaluate(spark, config, [DAY])
     write_log([*items("q1", 1), *items("q2", 1)])
@@ -352,7 +352,7 @@ def test_a_driver_killed_at_any_moment_leaves_the_old_date_or_the_new_one(
     )
     content = json.dumps(json.loads(config.canonical_json()))
     environment = {k: v for k, v in os.environ.items() if k != "SPARK_REMOTE"}
-    for moment in ("score", "aggregate", "publish"):
+    for moment in ("score", "publish"):
         child = subprocess.Popen(
             [sys.executable, "-c", code, content],
             stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment,
