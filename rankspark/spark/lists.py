@@ -4,7 +4,7 @@ Flat rows are shuffled once, by query, packed into blocks (:mod:`rankspark.spark
 into lists (:mod:`rankspark.spark.runs`) on their way to the scorer. Where the rows of a query stand
 together in the log already, they are not shuffled: that no query was cut in two is seen afterwards,
 in the results. Nested rows are lists as they are, but for bad items
-(:mod:`rankspark.spark.nested`). Memory is bounded however long a list is.
+(:mod:`rankspark.spark.nested`). Flat lists that are too long are never held whole.
 """
 
 from __future__ import annotations
