@@ -2,8 +2,8 @@
 
     .venv/bin/python tests/bench/speed.py --rows 3000000 --order random --json speed.json
 
-Contenders take turns in one process, so that the machine's drift touches all alike; the first round
-warms up, shows that all give the same numbers, and does not count. What is claimed is a ratio of
+Contenders take turns in one process, so that the machine's drift touches all alike; the first rounds
+warm up and do not count; the very first shows that all give the same numbers. What is claimed is a ratio of
 medians, never a time. A contender that is too slow for so many rows is left out.
 
     scan    read the seven columns that rankspark needs
@@ -50,6 +50,8 @@ SEGMENTS = ["new", "casual", "regular", "loyal"]
 #: Rows of a file, at most: what is in memory while the log is written.
 FILE_ROWS = 1_000_000
 TOLERANCE = 1e-9
+#: Rounds before those that count: Java compiles for as long in the background.
+WARM_UP = 3
 #: What else is compared: name / base.
 OVER = {
     "measures12": "rankspark",
@@ -205,19 +207,19 @@ def main() -> None:
 
 
 def measure(present: Mapping[str, Contender], expected: Means, rounds: int) -> dict[str, float]:
-    """Median seconds of each contender, taken in turns after a first round that does not count.
+    """Median seconds of each contender, taken in turns after some rounds that do not count.
 
     Raises:
         ValueError: not all give the numbers expected.
     """
     times: dict[str, list[float]] = {name: [] for name in present}
     refuse_disagreement({name: run() for name, run in present.items()}, expected)
-    for _ in range(rounds):
+    for _ in range(WARM_UP - 1 + rounds):
         for name, run in present.items():
             began = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    return {name: statistics.median(taken[WARM_UP - 1 :]) for name, taken in times.items()}
 
 
 def refuse_disagreement(found: Mapping[str, Means | None], expected: Means) -> None:
