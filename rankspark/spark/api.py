@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from rankspark import config, tables
 from rankspark.errors import ConfigError
-from rankspark.spark import aggregate, check, pipeline, read
+from rankspark.spark import aggregate, audit, check, pipeline, read
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class Evaluation:
     @property
     def queries(self) -> DataFrame:
         """One row a query and ranker, as in `query_metrics`; computed when it is used."""
-        scored = pipeline.per_query(check.mark(self._rows, self.definition), self.definition)
-        scored = scored.where(f"n_items <= {self.definition.limits.max_list_length}")
+        scored = self._scored.where(f"n_items <= {self.definition.limits.max_list_length}")
         audit = {"dataset", "run_id", "computed_at"}
         table = self.definition.query_metrics
         return scored.select("experiment", *(n for n in table.column_names if n not in audit))
@@ -52,8 +51,13 @@ class Evaluation:
     def rejects(self) -> DataFrame:
         """The rows that were rejected or repaired, by reason; each use counts them."""
         total, findings = check.census(self._rows, self.definition)
+        findings += audit.too_long(self._scored, self.definition)
         rows = [vars(finding) | {"share": finding.n_rows / total} for finding in findings]
         return self._frame(rows, tables.REJECTS)
+
+    @property
+    def _scored(self) -> DataFrame:
+        return pipeline.per_query(check.mark(self._rows, self.definition), self.definition)
 
     @property
     def _rows(self) -> DataFrame:

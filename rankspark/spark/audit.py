@@ -178,6 +178,13 @@ def settle(
     return Settled(settled, kept, [finding for finding in findings if finding.n_rows])
 
 
+def too_long(scored: DataFrame, config: Definition) -> list[Finding]:
+    """Those lists of all that were scored that are longer than `limits.max_list_length`."""
+    long = _by_query(scored, config).where(f"longest > {config.limits.max_list_length}")
+    n_rows = population(scored.join(long, _query_key(config), "left_semi"), config).n_rows
+    return [Finding("list_too_long", "rejected", n_rows, _longest(long))] if n_rows else []
+
+
 def _longest(by_query: DataFrame) -> list[str]:
     example = F.to_json(F.struct("query_id", "n_items"))
     longest = by_query.orderBy(F.desc("n_items"), "query_id").limit(check.MAX_EXAMPLES)

@@ -290,11 +290,12 @@ class Staging:
                 self._exchange(table.name)
                 done.append(table.name)
             self._add(grown.name)
-            # Done: what is left here is the date before, which nobody must take for a new one.
-            root.fs.delete_file(f"{root.base}/{self._folder}/{_JOURNAL}")
         except OSError as error:
             for name in reversed(done):
                 self._exchange(name)
+            # What is staged was refused: nobody must finish it.
+            if self.journal() is not None:
+                root.fs.delete_file(f"{root.base}/{self._folder}/{_JOURNAL}")
             raise PublishError(
                 expected=f"to replace date={self.day} below {root.path}",
                 found=str(error),

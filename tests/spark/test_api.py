@@ -40,6 +40,18 @@ def test_another_ordering_of_the_same_items_is_a_ranker(impressions) -> None:
     }
 
 
+def test_a_list_beyond_the_limit_has_no_metrics_and_is_said_to_be_rejected(spark) -> None:
+    rows = spark.range(20_003).selectExpr(
+        "if(id < 20001, 'bot', 'q') AS query_id", "concat('i', id) AS item_id",
+        "int(if(id < 20001, id, id - 20001)) + 1 AS position", "double(id = 20001) AS relevance",
+    )  # fmt: skip
+    result = rankspark.evaluate(rows, ["mrr"])
+    assert [(row.query_id, row.mrr) for row in result.queries.collect()] == [("q", 1.0)]
+    (found,) = result.rejects.collect()
+    assert (found.kind, found.reason, found.n_rows) == ("rejected", "list_too_long", 20_001)
+    assert '"bot"' in found.examples[0]
+
+
 def test_wrong_arguments_are_refused_by_name(impressions) -> None:
     with pytest.raises(ConfigError, match="no_relevnt"):
         rankspark.evaluate(impressions, no_relevnt="skip")

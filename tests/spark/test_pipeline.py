@@ -466,7 +466,7 @@ def test_any_partitioning_and_batch_size_give_the_very_same_tables(
         pd.testing.assert_frame_equal(queries, seen[0][1], check_exact=True)
 
 
-EXPERIMENTS = ["007", "1.000", "a/b", "a=b", "%", "ÄÖ", "2024-01-01", "true", "-0"]
+EXPERIMENTS = ["007", "1.000", "a/b", "a=b", "%", "ÄÖ", "2024-01-01", "true", "-0", "Case", "case"]
 
 
 def test_pandas_pyarrow_duckdb_and_spark_read_the_same_text_back(spark, run) -> None:
