@@ -155,19 +155,23 @@ def cut(rows: DataFrame, config: Definition, *, together: bool = False) -> Cut:
 
 def buckets_for(rows: DataFrame) -> int:
     """How many parts to group the rows of a source in, by the size that the engine states."""
+    size = stated_size(rows)
+    return min(_MAX_BUCKETS, max(_MIN_BUCKETS, (size or 0) // _BYTES_A_BUCKET))
+
+
+def stated_size(frame: DataFrame) -> int | None:
+    """Bytes of a source's files, as the engine states them without reading any; None: unknown."""
     printed = io.StringIO()
     # What is printed can be had by one thread at a time.
     with _PRINTING, contextlib.redirect_stdout(printed):
-        rows.explain("cost")
+        frame.explain("cost")
     stated = _SIZE.findall(printed.getvalue())
     if not stated:
-        return _MIN_BUCKETS
-    # The source comes last. It is known by its files, without reading any.
+        return None
+    # The source comes last.
     number, unit = stated[-1]
-    size = float(number) * 1024 ** " KMGTPE".index(unit or " ")
-    if size >= _UNKNOWN_SIZE:
-        return _MIN_BUCKETS
-    return min(_MAX_BUCKETS, max(_MIN_BUCKETS, int(size / _BYTES_A_BUCKET)))
+    size = int(float(number) * 1024 ** " KMGTPE".index(unit or " "))
+    return size if size < _UNKNOWN_SIZE else None
 
 
 def of_rows(rows: Cut, config: Definition) -> DataFrame:

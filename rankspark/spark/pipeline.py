@@ -157,7 +157,9 @@ def evaluate(
 
     flat = config.input.items is None
     with (
-        session.options(spark, timezone=config.input.timezone, flat=flat),
+        session.options(
+            spark, timezone=config.input.timezone, flat=flat, size=_size(spark, config)
+        ),
         ThreadPoolExecutor(max_workers=jobs) as pool,
     ):
         return list(pool.map(one, dates))
@@ -407,6 +409,13 @@ class _Work:
             "fingerprint": self.fingerprint,
             "warnings": result.warnings,
         }
+
+
+def _size(spark: SparkSession, config: Config) -> int | None:
+    try:
+        return lists.stated_size(read.source(spark, config.input))
+    except InputError:
+        return None  # the run of each date says what is wrong with it
 
 
 def _end_of(day: date, config: Config) -> datetime:

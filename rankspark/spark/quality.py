@@ -360,14 +360,15 @@ def _of_units(shown: DataFrame, config: Config) -> list[Finding]:
     if config.quality.sentinels == "keep":
         sentinel = "false"
     # One pass says whether anything is odd at all; only then are examples looked for.
-    by_unit = shown.groupBy("experiment", "unit_id").agg(
-        F.min("variant").alias("first"), F.max("variant").alias("last")
+    n_missing, n_sentinel, n_crossed = (
+        _by(shown, "unit_id")
+        .agg(
+            F.count_if(F.expr("unit_id is null")),
+            F.count_if(F.expr(sentinel)),
+            F.count_if(F.expr("unit_id is not null and first != last")),
+        )
+        .collect()[0]
     )
-    n_missing, n_sentinel, n_crossed = by_unit.agg(
-        F.count_if(F.expr("unit_id is null")),
-        F.count_if(F.expr(sentinel)),
-        F.count_if(F.expr("unit_id is not null and first != last")),
-    ).collect()[0]
     found = []
     if n_missing:
         found += _flagged(shown.where("unit_id is null"), "unit_missing", ["query_id"])
@@ -378,25 +379,31 @@ def _of_units(shown: DataFrame, config: Config) -> list[Finding]:
     return found
 
 
-def _crossed(shown: DataFrame, name: str, reason: str) -> list[Finding]:
-    crossed = (
-        shown.groupBy("experiment", name)
-        .agg(
-            F.min("variant").alias("first"),
-            F.max("variant").alias("last"),
-            F.sum("n_rows").alias("n_rows"),
-            F.count(F.lit(1)).alias("n_queries"),
-        )
-        .where("first != last")
+def _by(shown: DataFrame, name: str) -> DataFrame:
+    """What is known of each value of a column: first = last where it is in one variant only."""
+    # As numbers: to find the least of a text, the engine sorts all rows.
+    variant = F.xxhash64("variant")
+    return shown.groupBy("experiment", name).agg(
+        F.min(variant).alias("first"),
+        F.max(variant).alias("last"),
+        F.sum("n_rows").alias("n_rows"),
+        F.count(F.lit(1)).alias("n_queries"),
     )
+
+
+def _crossed(shown: DataFrame, name: str, reason: str) -> list[Finding]:
+    crossed = _by(shown, name).where("first != last")
     key = "n_units" if name == "unit_id" else "n_queries"
     whole = crossed.agg(
         F.count(F.lit(1)), F.coalesce(F.sum("n_rows"), F.lit(0)), F.sum("n_queries")
     ).collect()[0]
     if not whole[0]:
         return []
-    example = F.to_json(F.struct("experiment", name, F.array("first", "last").alias("variants")))
-    rows = crossed.orderBy("experiment", name).limit(check.MAX_EXAMPLES).select(example).collect()
+    few = crossed.select("experiment", name).orderBy("experiment", name).limit(check.MAX_EXAMPLES)
+    seen = F.array(F.min("variant"), F.max("variant")).alias("variants")
+    named = shown.join(few, ["experiment", name]).groupBy("experiment", name).agg(seen)
+    example = F.to_json(F.struct("experiment", name, "variants"))
+    rows = named.orderBy("experiment", name).select(example).collect()
     counts = {"n_queries": whole[2]} | {key: whole[0]}
     return [Finding(reason, "flagged", whole[1], [row[0] for row in rows], **counts)]
 

@@ -90,6 +90,9 @@ _FASTER = {
 # bounds such batches by itself. Batches of lists keep the limit.
 _FLAT = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
 
+_PARTS = "spark.sql.shuffle.partitions"
+_MIN_PARTS, _BYTES_A_PART = 16, 8 << 20
+
 _log = logging.getLogger(__name__)
 
 
@@ -131,7 +134,9 @@ def get_session(
 
 
 @contextmanager
-def options(spark: SparkSession, timezone: str = "UTC", *, flat: bool = False) -> Iterator[None]:
+def options(
+    spark: SparkSession, timezone: str = "UTC", *, flat: bool = False, size: int | None = None
+) -> Iterator[None]:
     """Set the session options that rankspark's tables and speed depend on; restore them at the end.
 
     They count when a DataFrame is computed or written, not when it is built. Threads that share a
@@ -145,6 +150,7 @@ def options(spark: SparkSession, timezone: str = "UTC", *, flat: bool = False) -
         spark: the session, classic or Connect.
         timezone: of dates and timestamps in SQL.
         flat: whether Python gets single impressions, not lists, as rows.
+        size: bytes of the input, where they are known; then small ones are shuffled in fewer parts.
 
     Raises:
         ConfigError: the session does not let an option be set on which the results depend.
@@ -152,7 +158,9 @@ def options(spark: SparkSession, timezone: str = "UTC", *, flat: bool = False) -
     before: dict[str, str | None] = {}
     try:
         wanted = {"spark.sql.session.timeZone": timezone, **_NEEDED, **_FASTER}
-        for key, value in (wanted | (_FLAT if flat else {})).items():
+        wanted |= _FLAT if flat else {}
+        wanted |= {} if size is None else _fewer_parts(spark, size)
+        for key, value in wanted.items():
             # With a default given, an option that is not set is None, not its built-in default.
             was = spark.conf.get(key, None)
             try:
@@ -172,6 +180,13 @@ def options(spark: SparkSession, timezone: str = "UTC", *, flat: bool = False) -
         _restore(spark, key, was)
 
 
+def _fewer_parts(spark: SparkSession, size: int) -> dict[str, str]:
+    """Each task writes a piece for each part: with the default of 200, more pieces than rows."""
+    given = str(spark.conf.get(_PARTS, "200"))
+    parts = max(_MIN_PARTS, size // _BYTES_A_PART)
+    return {_PARTS: str(parts)} if given.isdigit() and parts < int(given) else {}
+
+
 def _built(settings: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder
     for key, value in settings.items():
@@ -185,7 +200,7 @@ def _refused(spark: SparkSession, key: str, value: str, error: PySparkException)
         if spark.conf.get(key) == value:
             return
     reason = str(error).partition("\n")[0]
-    if key in _FASTER | _FLAT:
+    if key in {*_FASTER, *_FLAT, _PARTS}:
         _log.warning(
             "this session cannot set %s = %s (%s); rankspark is slower", key, value, reason
         )

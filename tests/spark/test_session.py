@@ -323,6 +323,24 @@ def test_options_are_set_and_restored_exactly(spark: SparkSession) -> None:
     assert within.keys() - before.keys() == session._NEEDED.keys() | session._FASTER.keys() - {key}
 
 
+@pytest.mark.parametrize(
+    ("given", "size", "parts"),
+    [("200", 1 << 20, "16"), ("200", 1 << 30, "128"), ("200", 1 << 40, "200"), ("8", 0, "8")],
+)
+def test_a_small_input_is_shuffled_in_fewer_parts_and_never_in_more(
+    spark: SparkSession, given: str, size: int, parts: str
+) -> None:
+    key = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(key)
+    spark.conf.set(key, given)
+    try:
+        with session.options(spark, size=size):
+            assert spark.conf.get(key) == parts
+        assert spark.conf.get(key) == given
+    finally:
+        spark.conf.set(key, before)
+
+
 def test_a_value_that_the_session_refuses_is_an_error_and_leaves_it_as_it_was(
     spark: SparkSession,
 ) -> None:
