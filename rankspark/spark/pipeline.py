@@ -413,7 +413,8 @@ class _Work:
 
 def _size(spark: SparkSession, config: Config) -> int | None:
     try:
-        return lists.stated_size(read.source(spark, config.input))
+        with _engine_errors():
+            return lists.stated_size(read.source(spark, config.input))
     except InputError:
         return None  # the run of each date says what is wrong with it
 

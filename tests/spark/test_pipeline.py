@@ -556,6 +556,28 @@ def test_a_gain_that_overflows_is_one_line_and_publishes_nothing(run) -> None:
     assert not (out / "metrics").exists()
 
 
+@pytest.mark.parametrize("damage", ["no parquet at all", "cut off", "flipped"])
+def test_an_unreadable_file_is_one_line_and_changes_nothing(
+    run, spark, write_log, make_config, tmp_path: Path, damage: str
+) -> None:
+    _, out = run(THREE_QUERIES)
+    before = read(out, "query_metrics")
+    folder = Path(write_log(items("q9", 1), name="damaged"))
+    for file in folder.glob("*.parquet"):
+        content = bytearray(file.read_bytes())
+        if damage == "flipped":
+            content[4:60] = bytes(56)
+        file.write_bytes(b"no parquet" if damage == "no parquet at all" else content[:200])
+        if damage == "flipped":
+            file.write_bytes(content)
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    config = make_config(str(folder))
+    (result,) = pipeline.evaluate(spark, config, [DAY])
+    assert result.exit_code == 3, result.error
+    assert "\n" not in str(result.error)
+    pd.testing.assert_frame_equal(read(out, "query_metrics"), before)
+
+
 def test_a_publication_that_fails_half_way_puts_everything_back(run) -> None:
     _, out = run(THREE_QUERIES)
     before = read(out, "query_metrics")
