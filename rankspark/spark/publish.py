@@ -294,13 +294,25 @@ class Staging:
             for name in reversed(done):
                 self._exchange(name)
             # What is staged was refused: nobody must finish it.
-            if self.journal() is not None:
-                root.fs.delete_file(f"{root.base}/{self._folder}/{_JOURNAL}")
+            self._forget()
             raise PublishError(
                 expected=f"to replace date={self.day} below {root.path}",
                 found=str(error),
                 action="check permissions and space, then run the date again; nothing was changed",
             ) from error
+        try:
+            # Done: what is left here is the date before, which nobody must take for a new one.
+            self._forget()
+        except OSError as error:
+            raise PublishError(
+                expected=f"to remove {_JOURNAL} of run {self.run_id} below {root.path}/{_STAGING}",
+                found=str(error),
+                action=f"date={self.day} is published; delete that folder before its next run",
+            ) from error
+
+    def _forget(self) -> None:
+        if self.journal() is not None:
+            self.root.fs.delete_file(f"{self.root.base}/{self._folder}/{_JOURNAL}")
 
     def finish(self) -> bool:
         """Do what the run of this staging had begun to publish when it was killed.
