@@ -166,6 +166,10 @@ def test_readers_during_republication_see_one_run_whole(spark, tmp_path: Path) -
     for n in range(1, 51):
         with publish.staging(root, f"run{n}", DAY, Staging.finish):
             stage(root, f"run{n}", n_rows=4).publish(PUBLISHED, tables.RUNS)
+        n_looks, since = len(seen["with_spark"]), time.monotonic()
+        # Spark takes longer to look than ten publications take: now and then it gets the time.
+        while n % 10 == 0 and len(seen["with_spark"]) == n_looks and time.monotonic() < since + 60:
+            time.sleep(0.01)
     done.set()
     for reader in readers:
         reader.join()
