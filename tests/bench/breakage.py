@@ -208,7 +208,9 @@ def object_store(log: Log, endpoint: str, bucket: str) -> dict[str, object]:
     job = configuration(log, Path("out")).model_copy(
         update={"output": config.Output(path=f"s3a://{bucket}/out")}
     )
-    fs = pafs.S3FileSystem(endpoint_override=endpoint, region="us-east-1")
+    fs = pafs.S3FileSystem(
+        endpoint_override=endpoint, region="us-east-1", allow_bucket_creation=True
+    )
     fs.create_dir(bucket)
     done = threading.Event()
     looks: Counter[str] = Counter()
