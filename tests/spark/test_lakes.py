@@ -167,4 +167,5 @@ def test_a_commit_that_cannot_be_made_is_an_error_of_one_line(
     spark.sql(f"CREATE TABLE {name} (date STRING, run_id BIGINT) USING {config.output.format}")
     (result,) = pipeline.evaluate(spark, config, [DAY])
     assert result.exit_code == PublishError.exit_code
-    assert "query_metrics, metrics already have the new date" in str(result.error)
+    done = "query_metrics, metrics, unit_day, assignment, paired_counts"
+    assert f"{done} already have the new date" in str(result.error)
