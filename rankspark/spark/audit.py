@@ -115,6 +115,11 @@ def _by_query(queries: DataFrame, config: Definition) -> DataFrame:
     )
 
 
+def _is_too_long(config: Definition) -> str:
+    """SQL over the rows of :func:`_by_query`."""
+    return f"longest > {config.limits.max_list_length}"
+
+
 def _query_key(config: Definition) -> list[str]:
     # With assignments one request may be in several experiments, but it is one list.
     lone = config.input.columns.assignments is None
@@ -142,11 +147,10 @@ def settle(
             the log; None where they were made so.
     """
     sums = [F.coalesce(F.sum(F.expr(f"{name} div expected")), F.lit(0)) for name in _COUNTS]
-    too_long = f"longest > {config.limits.max_list_length}"
     by_query = _by_query(queries, config)
     row = by_query.agg(
         F.count_if(F.expr("times != expected")),
-        F.count_if(F.expr(too_long)),
+        F.count_if(F.expr(_is_too_long(config))),
         F.count(F.lit(1)),
         *sums,
     ).collect()[0]
@@ -159,20 +163,18 @@ def settle(
         whole = queries.join(torn, "query_id", "left_anti").unionByName(again)
         return settle(staged.rewrite(whole, table), staged, config)
     key = _query_key(config)
-    long = by_query.where(too_long)
-    lost = population(queries.join(long, key, "left_semi"), config)
-    queries = queries.join(long, key, "left_anti")
+    findings = too_long(queries, config)
+    queries = queries.join(by_query.where(_is_too_long(config)), key, "left_anti")
     before = population(queries, config)
     unique = queries.dropDuplicates()
     differing = _by_query(unique, config).where("times != expected")
     rejected = population(queries.join(differing, key, "left_semi"), config)
-    examples = {name: _longest(found) for name, found in (("long", long), ("differ", differing))}
+    examples = _longest(differing)
     settled = staged.rewrite(unique.join(differing, key, "left_anti"), config.query_metrics)
     kept = population(settled, config)
     twice = before.n_rows - kept.n_rows - rejected.n_rows
-    findings = [
-        Finding("list_too_long", "rejected", lost.n_rows, examples["long"]),
-        Finding("query_contradicts_itself", "rejected", rejected.n_rows, examples["differ"]),
+    findings += [
+        Finding("query_contradicts_itself", "rejected", rejected.n_rows, examples),
         Finding("query_logged_twice", "repaired", twice),
     ]
     return Settled(settled, kept, [finding for finding in findings if finding.n_rows])
@@ -180,8 +182,9 @@ def settle(
 
 def too_long(scored: DataFrame, config: Definition) -> list[Finding]:
     """Those lists of all that were scored that are longer than `limits.max_list_length`."""
-    long = _by_query(scored, config).where(f"longest > {config.limits.max_list_length}")
-    n_rows = population(scored.join(long, _query_key(config), "left_semi"), config).n_rows
+    long = _by_query(scored, config).where(_is_too_long(config))
+    rows = F.expr("(n_items + n_duplicates + n_conflicts + n_placeholders) div expected")
+    n_rows = long.agg(F.coalesce(F.sum(rows), F.lit(0))).collect()[0][0]
     return [Finding("list_too_long", "rejected", n_rows, _longest(long))] if n_rows else []
 
 

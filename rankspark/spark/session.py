@@ -181,7 +181,7 @@ def options(
 
 
 def _fewer_parts(spark: SparkSession, size: int) -> dict[str, str]:
-    """Each task writes a piece for each part: with the default of 200, more pieces than rows."""
+    """Each task writes a piece for each part: with Spark's default, 200 however small its input."""
     given = str(spark.conf.get(_PARTS, "200"))
     parts = max(_MIN_PARTS, size // _BYTES_A_PART)
     return {_PARTS: str(parts)} if given.isdigit() and parts < int(given) else {}

@@ -163,13 +163,12 @@ def kill_executor(log: Log, out: Path) -> dict[str, object]:
         job = configuration(log, out)
         run_to_end(job, settings)
         expected, killed = seen(out), 0
-        for wait in (2.0, 4.0, 6.0):
+        for _ in range(3):
             child = start(job, settings)
             assert child.stdout is not None
-            for line in child.stdout:
-                if line.strip() == "score":
-                    break
-            time.sleep(wait)
+            # A task's file, which is moved from there when it is whole: some task is writing.
+            while not list((out / "_staging").glob("**/_temporary/**/*.parquet")):
+                time.sleep(0.02)
             found = subprocess.run(
                 ["pgrep", "-f", "CoarseGrainedExecutorBackend"],
                 capture_output=True, text=True, check=False,
