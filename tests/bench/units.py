@@ -18,7 +18,7 @@ from pathlib import Path
 
 from scale import peak_memory
 
-from rankspark import config
+from rankspark import config, tables
 from rankspark.spark import compare, pipeline, session
 
 FIRST = date(2024, 3, 4)
@@ -77,7 +77,7 @@ def main() -> None:
                 for k in ("measure", "n_units_c", "n_units_t", "effect", "ci_low", "ci_high", "p")
             }
             for row in rows
-            if row["slice_name"] == "__all__"
+            if row["slice_name"] == tables.OVERALL[0]
         ]
         print(json.dumps(told))
     finally:
