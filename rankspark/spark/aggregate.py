@@ -23,12 +23,32 @@ from rankspark.stats import RatioMoments, estimate
 GROUP = ("experiment", "variant", "ranker", "slice_name", "slice_value")
 
 
-def product(left: str, right: str) -> Column:
-    """The exact sum of the products of two integer columns, as DECIMAL(38,0)."""
+def product(left: str, right: str, *, below_one: bool = False) -> Column:
+    """The exact sum of the products of two integer columns, as DECIMAL(38,0).
+
+    Args:
+        left: a column.
+        right: another, or the same.
+        below_one: whether both are billionths of numbers from -1 to 1. Then their product fits into
+            a long, of which the upper and the lower digits are summed apart: faster than decimals.
+    """
+    if below_one:
+        upper, lower = (f"sum({left} * {right} {op} {tables.NANO})" for op in ("div", "%"))
+        return F.expr(
+            f"cast(cast({upper} as decimal(28,0)) * {tables.NANO} + {lower} as decimal(38,0))"
+        )
     return F.expr(
         f"cast(sum(cast({left} as decimal(19,0)) * cast({right} as decimal(19,0)))"
         " as decimal(38,0))"
     )
+
+
+def _square(name: str, measure: Measure, config: Definition) -> Column:
+    """The exact sum of the squares of a measure's values, or of differences of two of them."""
+    options = config.evaluate.options
+    may_pass_one = options.ideal == "given" or options.rbp_gain == "grade"
+    below_one = measure.spec.range == "[0, 1]" and not may_pass_one
+    return product(name, name, below_one=below_one)
 
 
 def unit_sums(
@@ -52,7 +72,7 @@ def unit_sums(
             _unit().alias("unit"),
             F.expr("cast(n_relevant = 0 as int)").alias("no_relevant"),
             *_nano(measures),
-            _exploded_slices(config.evaluate.slices if slices is None else slices),
+            exploded_slices(config.evaluate.slices if slices is None else slices),
         )
         .select(
             "*", F.col("slice.name").alias("slice_name"), F.col("slice.value").alias("slice_value")
@@ -67,7 +87,7 @@ def unit_sums(
                 for column in (
                     F.count(f"v{i}").alias(f"n{i}"),
                     F.sum(f"v{i}").alias(f"x{i}"),
-                    product(f"v{i}", f"v{i}").alias(f"s2{i}"),
+                    _square(f"v{i}", measure, config).alias(f"s2{i}"),
                     *(
                         F.count_if(F.col(f"v{i}") == round(tables.NANO / rank)).alias(
                             f"r{i}_{rank}"
@@ -110,7 +130,8 @@ def _nano(measures: Sequence[Measure]) -> list[Column]:
     ]
 
 
-def _exploded_slices(slices: Sequence[str]) -> Column:
+def exploded_slices(slices: Sequence[str]) -> Column:
+    """A struct `slice` of name and value: one row for the whole, one for each slice."""
     overall = F.struct(
         F.lit(tables.OVERALL[0]).alias("name"), F.lit(tables.OVERALL[1]).alias("value")
     )
@@ -206,7 +227,7 @@ def paired_counts(queries: DataFrame, config: Definition) -> DataFrame | None:
     keys = ("experiment", "ranker_a", "ranker_b", "slice_name", "slice_value")
     counted = (
         by_query.select("experiment", *columns, F.explode(F.array(*pairs)).alias("pair"))
-        .select("experiment", "pair.*", _exploded_slices(config.evaluate.slices))
+        .select("experiment", "pair.*", exploded_slices(config.evaluate.slices))
         .select(
             "*", F.col("slice.name").alias("slice_name"), F.col("slice.value").alias("slice_value")
         )
@@ -214,12 +235,12 @@ def paired_counts(queries: DataFrame, config: Definition) -> DataFrame | None:
         .agg(
             *(
                 column
-                for i in range(len(measures))
+                for i, measure in enumerate(measures)
                 for column in (
                     F.count_if(F.col(f"d{i}") > 0).alias(f"wins{i}"),
                     F.count_if(F.col(f"d{i}") == 0).alias(f"ties{i}"),
                     F.count_if(F.col(f"d{i}") < 0).alias(f"losses{i}"),
-                    product(f"d{i}", f"d{i}").alias(f"dd{i}"),
+                    _square(f"d{i}", measure, config).alias(f"dd{i}"),
                 )
             )
         )

@@ -92,6 +92,10 @@ _FLAT = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
 
 _PARTS = "spark.sql.shuffle.partitions"
 _MIN_PARTS, _BYTES_A_PART = 16, 8 << 20
+# What the engine aims at for a task and a file, unless told otherwise. One task would write a small
+# date, and one core would read its file again.
+_FILE = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+_FILE_BYTES, _MIN_FILE_BYTES, _FILES = 64 << 20, 4 << 20, 16
 
 _log = logging.getLogger(__name__)
 
@@ -150,7 +154,8 @@ def options(
         spark: the session, classic or Connect.
         timezone: of dates and timestamps in SQL.
         flat: whether Python gets single impressions, not lists, as rows.
-        size: bytes of the input, where they are known; then small ones are shuffled in fewer parts.
+        size: bytes of the input, where they are known; then small ones are shuffled in fewer parts
+            and written in smaller files.
 
     Raises:
         ConfigError: the session does not let an option be set on which the results depend.
@@ -159,7 +164,7 @@ def options(
     try:
         wanted = {"spark.sql.session.timeZone": timezone, **_NEEDED, **_FASTER}
         wanted |= _FLAT if flat else {}
-        wanted |= {} if size is None else _fewer_parts(spark, size)
+        wanted |= {} if size is None else _smaller(spark, size)
         for key, value in wanted.items():
             # With a default given, an option that is not set is None, not its built-in default.
             was = spark.conf.get(key, None)
@@ -180,11 +185,18 @@ def options(
         _restore(spark, key, was)
 
 
-def _fewer_parts(spark: SparkSession, size: int) -> dict[str, str]:
-    """Each task writes a piece for each part: with Spark's default, 200 however small its input."""
+def _smaller(spark: SparkSession, size: int) -> dict[str, str]:
+    """Fewer parts and smaller files for a small input, where the session asks for neither.
+
+    Each task writes a piece for each part: with Spark's default, 200 however small its input.
+    """
     given = str(spark.conf.get(_PARTS, "200"))
     parts = max(_MIN_PARTS, size // _BYTES_A_PART)
-    return {_PARTS: str(parts)} if given.isdigit() and parts < int(given) else {}
+    smaller = {_PARTS: str(parts)} if given.isdigit() and parts < int(given) else {}
+    file = max(_MIN_FILE_BYTES, size // _FILES)
+    if file < _FILE_BYTES and spark.conf.get(_FILE, None) is None:
+        smaller[_FILE] = f"{file}b"
+    return smaller
 
 
 def _built(settings: Mapping[str, str]) -> SparkSession:
@@ -200,7 +212,7 @@ def _refused(spark: SparkSession, key: str, value: str, error: PySparkException)
         if spark.conf.get(key) == value:
             return
     reason = str(error).partition("\n")[0]
-    if key in {*_FASTER, *_FLAT, _PARTS}:
+    if key in {*_FASTER, *_FLAT, _PARTS, _FILE}:
         _log.warning(
             "this session cannot set %s = %s (%s); rankspark is slower", key, value, reason
         )

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 
 from rankspark import config, tables
-from rankspark.spark import check, lists, pipeline, read
+from rankspark.spark import aggregate, check, lists, pipeline, read
 
 if TYPE_CHECKING:
     import polars as pl
@@ -80,9 +80,11 @@ def contenders(spark: SparkSession, log: Log, output: Path) -> dict[str, Contend
     """
 
     def scorer(
-        measures: Sequence[str] = TWO, rankers: Mapping[str, str] | None = None
+        measures: Sequence[str] = TWO,
+        rankers: Mapping[str, str] | None = None,
+        slices: Sequence[str] = (),
     ) -> Contender:
-        return lambda: scored(configuration(log, output, measures, rankers), spark, log)
+        return lambda: scored(configuration(log, output, measures, rankers, slices), spark, log)
 
     return {
         "scan": lambda: consume(seven_columns(spark, log)),
@@ -98,8 +100,9 @@ def contenders(spark: SparkSession, log: Log, output: Path) -> dict[str, Contend
         "pytrec_eval": lambda: pytrec_eval(log),
         "measures12": scorer(TWELVE),
         "rankers3": scorer(rankers=THREE),
+        "slices3": scorer(slices=SLICES),
         "job": lambda: job(spark, log, output / "job"),
-        "slices3": lambda: job(spark, log, output / "slices3", SLICES),
+        "job_slices3": lambda: job(spark, log, output / "job_slices3", SLICES),
     }
 
 
@@ -138,17 +141,21 @@ def configuration(
 
 
 def scored(definition: config.Config, spark: SparkSession, log: Log) -> Means:
-    """Rankspark up to the scores of every query, averaged; of several rankers, the logged one's."""
+    """Rankspark up to the scores of every query, averaged, by slice too.
+
+    Returns the means over all slices; of several rankers, the logged one's.
+    """
     rows = read.read(spark, definition, log.day)
     marked = check.mark(rows, definition)
     together = not log.nested and lists.stand_together(marked)
     queries = pipeline.per_query(marked, definition, together=together)
     columns = [measure.column_name for measure in definition.measures]
-    found = queries.groupBy("variant", "ranker").agg(*(F.avg(c).alias(c) for c in columns))
+    sliced = queries.select("*", aggregate.exploded_slices(definition.evaluate.slices))
+    found = sliced.groupBy("variant", "ranker", "slice").agg(*(F.avg(c).alias(c) for c in columns))
     return {
         (row["variant"], str(measure)): row[column]
         for row in found.collect()
-        if row["ranker"] == "logged"
+        if row["ranker"] == "logged" and tuple(row["slice"]) == tables.OVERALL
         for measure, column in zip(definition.measures, columns, strict=True)
     }
 

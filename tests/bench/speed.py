@@ -14,8 +14,8 @@ out.
         aggregate function a measure), mllib (ndcg only), ranx, pytrec_eval    the same means
     measures12   rankspark with twelve measures
     rankers3     rankspark under three rankers: the logged one and two scores
-    job     the whole of `rankspark evaluate`: all tables written, audited, published
-    slices3      the job with three slices
+    slices3      rankspark with means by three slices too
+    job, job_slices3    the whole of `rankspark evaluate`: all tables written, audited, published
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ WARM_UP = 3
 OVER = {
     "measures12": "rankspark",
     "rankers3": "rankspark",
+    "slices3": "rankspark",
     "job": "rankspark",
-    "slices3": "job",
+    "job_slices3": "job",
 }
 
 Ints = NDArray[np.int64]

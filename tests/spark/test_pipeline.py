@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import rankspark
 from rankspark.errors import ConfigError
-from rankspark.spark import lists, pipeline
+from rankspark.spark import aggregate, lists, pipeline
 from tests.spark.conftest import ROW, SCHEMA, items
 from tests.tables import KEYS, read, values
 
@@ -287,6 +287,40 @@ def test_slices_are_means_over_their_own_queries_and_null_shows(run) -> None:
         ("country", "fr"): 0.75,
         ("country", "(null)"): 0.5,
     }
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize(
+    ("numbers", "below_one"),
+    [
+        # More than 9.2e18, the largest long, from the tenth product on.
+        ([10**9] * 60 + [-(10**9), 999_999_999, 333_333_333, -1, 0, None], True),
+        ([10**9] * 60 + [7 * 10**17, -(7 * 10**17), 3_030_000_001, None], False),
+        ([None], True),
+    ],
+)
+def test_squares_are_summed_exactly_beyond_a_long(
+    spark: SparkSession, ansi: str, numbers: list[int | None], below_one: bool
+) -> None:
+    key = "spark.sql.ansi.enabled"
+    before = spark.conf.get(key)
+    spark.conf.set(key, ansi)
+    try:
+        frame = spark.createDataFrame([(n,) for n in numbers], "v bigint").repartition(3)
+        (found,) = frame.agg(aggregate.product("v", "v", below_one=below_one)).collect()[0]
+    finally:
+        spark.conf.set(key, before)
+    known = [n * n for n in numbers if n is not None]
+    assert found == (sum(known) if known else None)
+
+
+def test_the_square_of_a_measure_that_passes_one_by_its_profile_is_exact(run) -> None:
+    # RBP of grades, p = 0.8: 9 * (1 - 0.8^3) = 4.392, whose square in billionths passes a long.
+    config = {"evaluate__measures": ["rbp"], "evaluate__profile": "ranx"}
+    result, out = run(items("q1", 9, 9, 9), **config)
+    assert result.error is None
+    (row,) = read(out, "unit_day").itertuples()
+    assert (row.s_nano, int(row.s2_nano)) == (4_392_000_000, 4_392_000_000**2)
 
 
 def test_a_slice_of_too_many_values_is_refused_by_name_and_nothing_is_published(run) -> None:

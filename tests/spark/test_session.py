@@ -341,6 +341,26 @@ def test_a_small_input_is_shuffled_in_fewer_parts_and_never_in_more(
         spark.conf.set(key, before)
 
 
+@pytest.mark.parametrize(
+    ("given", "size", "aim"),
+    [(None, 1 << 20, "4194304b"), (None, 1 << 29, "33554432b"), (None, 1 << 40, "67108864b"),
+     ("1g", 1 << 20, "1g")],
+)  # fmt: skip
+def test_a_small_input_is_written_by_more_than_one_task_unless_the_session_says_how_much_each_gets(
+    spark: SparkSession, given: str | None, size: int, aim: str
+) -> None:
+    key = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+    before = set_options(spark)
+    if given is not None:
+        spark.conf.set(key, given)
+    try:
+        with session.options(spark, size=size):
+            assert spark.conf.get(key) == aim
+    finally:
+        spark.conf.unset(key)
+    assert set_options(spark) == before
+
+
 def test_a_value_that_the_session_refuses_is_an_error_and_leaves_it_as_it_was(
     spark: SparkSession,
 ) -> None:
