@@ -5,11 +5,11 @@ Works on what stands in the staged files, before anything is published.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
 from rankspark import tables
@@ -41,11 +41,19 @@ class Population:
 
 @dataclass(frozen=True)
 class Settled:
-    """`query_metrics` without repeated queries, as staged; its population; what was found."""
+    """`query_metrics` without repeated queries, as staged.
+
+    Attributes:
+        queries: the table.
+        population: what it holds.
+        findings: what was found.
+        crossed: whether a query may be in two variants of one experiment.
+    """
 
     queries: DataFrame
     population: Population
     findings: list[Finding]
+    crossed: bool
 
 
 @dataclass(frozen=True)
@@ -101,12 +109,15 @@ def once(queries: DataFrame, config: Definition) -> DataFrame:
     return queries.where(F.col("ranker") == rankers[0].name)
 
 
-def _by_query(queries: DataFrame, config: Definition) -> DataFrame:
+def _by_query(queries: DataFrame, config: Definition, key: Sequence[str]) -> DataFrame:
     """How often each query stands there, how often it should, and its rows; of one ranker."""
+    # As a number: to find the least of a text, the engine sorts all rows.
+    variant = F.xxhash64("variant")
     return (
         once(queries, config)
-        .groupBy(*_query_key(config))
+        .groupBy(*key)
         .agg(
+            (F.min(variant) != F.max(variant)).alias("crossed"),
             F.count(F.lit(1)).alias("times"),
             F.max("n_experiments").alias("expected"),
             F.max("n_items").alias("longest"),
@@ -147,27 +158,38 @@ def settle(
             the log; None where they were made so.
     """
     sums = [F.coalesce(F.sum(F.expr(f"{name} div expected")), F.lit(0)) for name in _COUNTS]
-    by_query = _by_query(queries, config)
-    row = by_query.agg(
-        F.count_if(F.expr("times != expected")),
-        F.count_if(F.expr(_is_too_long(config))),
-        F.count(F.lit(1)),
-        *sums,
-    ).collect()[0]
-    if not row[0] and not row[1]:
-        return Settled(queries, Population(*row[2:]), [])
-    if row[0] and regroup is not None:
+
+    def seen(by_query: DataFrame) -> Row:
+        return by_query.agg(
+            F.count_if("crossed"),
+            F.count_if(F.expr("times != expected")),
+            F.count_if(F.expr(_is_too_long(config))),
+            F.count(F.lit(1)),
+            *sums,
+        ).collect()[0]
+
+    key = _query_key(config)
+    # A query is seldom in two variants. If none is, its rows are those of one list.
+    by_query = _by_query(queries, config, [name for name in key if name != "variant"])
+    n_crossed, n_torn, n_long, *counts = seen(by_query)
+    if n_crossed and "variant" in key:
+        by_query = _by_query(queries, config, key)
+        _, n_torn, n_long, *counts = seen(by_query)
+    crossed = n_crossed > 0
+    if not n_torn and not n_long:
+        return Settled(queries, Population(*counts), [], crossed)
+    if n_torn and regroup is not None:
         torn = by_query.where("times != expected").select("query_id").distinct()
         table = config.query_metrics
         again = staged.write(regroup(torn), table, name=f"{table.name}_regrouped")
         whole = queries.join(torn, "query_id", "left_anti").unionByName(again)
         return settle(staged.rewrite(whole, table), staged, config)
-    key = _query_key(config)
     findings = too_long(queries, config)
-    queries = queries.join(by_query.where(_is_too_long(config)), key, "left_anti")
+    long = _by_query(queries, config, key).where(_is_too_long(config))
+    queries = queries.join(long, key, "left_anti")
     before = population(queries, config)
     unique = queries.dropDuplicates()
-    differing = _by_query(unique, config).where("times != expected")
+    differing = _by_query(unique, config, key).where("times != expected")
     rejected = population(queries.join(differing, key, "left_semi"), config)
     examples = _longest(differing)
     settled = staged.rewrite(unique.join(differing, key, "left_anti"), config.query_metrics)
@@ -177,12 +199,13 @@ def settle(
         Finding("query_contradicts_itself", "rejected", rejected.n_rows, examples),
         Finding("query_logged_twice", "repaired", twice),
     ]
-    return Settled(settled, kept, [finding for finding in findings if finding.n_rows])
+    found = [finding for finding in findings if finding.n_rows]
+    return Settled(settled, kept, found, crossed)
 
 
 def too_long(scored: DataFrame, config: Definition) -> list[Finding]:
     """Those lists of all that were scored that are longer than `limits.max_list_length`."""
-    long = _by_query(scored, config).where(_is_too_long(config))
+    long = _by_query(scored, config, _query_key(config)).where(_is_too_long(config))
     rows = F.expr("(n_items + n_duplicates + n_conflicts + n_placeholders) div expected")
     n_rows = long.agg(F.coalesce(F.sum(rows), F.lit(0))).collect()[0][0]
     return [Finding("list_too_long", "rejected", n_rows, _longest(long))] if n_rows else []

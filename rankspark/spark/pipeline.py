@@ -319,12 +319,15 @@ class _Work:
         result.metrics = aggregate.metrics_rows(summed, config)
         final = {"is_final": self.started >= _end_of(result.date, config) + config.output.settling}
         staged.write_rows([row | stamp | final for row in result.metrics], tables.METRICS)
-        assigned = _stamped(aggregate.assignments(units, config), stamp)
-        staged.write(assigned, tables.ASSIGNMENT)
+        assigned = staged.write(
+            _stamped(aggregate.assignments(units, config), stamp), tables.ASSIGNMENT
+        )
         paired = aggregate.paired_counts(queries, config)
         pairs = [] if paired is None else paired.collect()
         staged.write_rows([row.asDict() | stamp for row in pairs], tables.PAIRED_COUNTS)
-        account.findings.extend(quality.look(queries, config, _variants(result)))
+        account.findings.extend(
+            quality.look(queries, assigned, config, _variants(result), crossed=settled.crossed)
+        )
         total = result.counts["n_rows_read"]
         staged.write_rows(
             [asdict(f) | {"share": f.n_rows / total} | stamp for f in account.findings],

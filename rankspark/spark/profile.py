@@ -17,7 +17,17 @@ from pyspark.sql import types as T
 
 from rankspark.config import Config
 from rankspark.errors import InputError
-from rankspark.spark import check, judge, label, lists, pipeline, quality, read, session
+from rankspark.spark import (
+    aggregate,
+    check,
+    judge,
+    label,
+    lists,
+    pipeline,
+    quality,
+    read,
+    session,
+)
 from rankspark.spark.audit import once
 from rankspark.spark.check import Finding
 
@@ -256,7 +266,8 @@ def _lists(queries: DataFrame, found: Profile, config: Config) -> None:
     variants: dict[str, list[str]] = {}
     for experiment, variant, _ in found.variants:
         variants.setdefault(experiment, []).append(variant)
-    found.findings += quality.look(queries, config, variants)
+    assigned = aggregate.assignments(aggregate.unit_sums(queries, config, slices=()), config)
+    found.findings += quality.look(queries, assigned, config, variants)
 
 
 def _repeated(lone: DataFrame, config: Config) -> list[Finding]:

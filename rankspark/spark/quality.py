@@ -325,14 +325,21 @@ def units(queries: DataFrame, config: Config) -> dict[tuple[str, str], int]:
 
 
 def look(
-    queries: DataFrame, config: Config, variants: Mapping[str, Sequence[str]]
+    queries: DataFrame,
+    assigned: DataFrame,
+    config: Config,
+    variants: Mapping[str, Sequence[str]],
+    *,
+    crossed: bool = True,
 ) -> list[Finding]:
     """What is odd about the names, units and variants of queries that are scored all the same.
 
     Args:
         queries: `query_metrics`, settled.
+        assigned: `assignment`.
         config: the configuration.
         variants: those of each experiment.
+        crossed: whether a query may be in two variants of one experiment.
     """
     rows = F.expr("n_items + n_duplicates + n_conflicts + n_placeholders")
     # Judged queries that nobody showed have no rows, and nobody to show them to.
@@ -348,24 +355,24 @@ def look(
             if values:
                 found += _flagged(shown.where(F.col(name).isin(values)), f"sentinel_{name}", [name])
     if config.input.columns.unit_id is not None:
-        found += _of_units(shown, config)
-    if config.input.format != "trec" and any(len(names) > 1 for names in variants.values()):
+        found += _of_units(shown, assigned, config)
+    if crossed and config.input.format != "trec" and any(len(v) > 1 for v in variants.values()):
         # In a TREC run, where variants are systems, every topic is in all of them.
         found += _crossed(shown, "query_id", "query_in_two_variants")
     return found
 
 
-def _of_units(shown: DataFrame, config: Config) -> list[Finding]:
+def _of_units(shown: DataFrame, assigned: DataFrame, config: Config) -> list[Finding]:
     sentinel = check.sentinel("unit_id", config)
     if config.quality.sentinels == "keep":
         sentinel = "false"
     # One pass says whether anything is odd at all; only then are examples looked for.
     n_missing, n_sentinel, n_crossed = (
-        _by(shown, "unit_id")
+        assigned.selectExpr("n_variants", "if(unit like 'u%', substring(unit, 2), null) AS unit_id")
         .agg(
             F.count_if(F.expr("unit_id is null")),
             F.count_if(F.expr(sentinel)),
-            F.count_if(F.expr("unit_id is not null and first != last")),
+            F.count_if(F.expr("unit_id is not null and n_variants > 1")),
         )
         .collect()[0]
     )
@@ -412,6 +419,8 @@ def _flagged(concerned: DataFrame, reason: str, names: Sequence[str]) -> list[Fi
     n_queries, n_rows = concerned.agg(
         F.count(F.lit(1)), F.coalesce(F.sum("n_rows"), F.lit(0))
     ).collect()[0]
+    if not n_queries:
+        return []
     distinct = concerned.select(*names).distinct().orderBy(*names).limit(check.MAX_EXAMPLES)
     examples = [row[0] for row in distinct.select(F.to_json(F.struct(*names))).collect()]
     return [Finding(reason, "flagged", n_rows, examples, n_queries=n_queries)]

@@ -221,6 +221,30 @@ def test_text_that_stands_for_null_is_rejected_flagged_or_kept(
     assert result.counts["n_queries"] == (2 if sentinels == "reject" else 4)
 
 
+@pytest.mark.parametrize("contradicted", [False, True])
+def test_a_query_in_two_variants_is_two_lists_and_flagged(
+    spark, write_log, make_config, contradicted: bool
+) -> None:
+    # Units u1 and u2 stay where they are; q1 of A has none of B's rows, and each its own value.
+    rows = [
+        *items("q1", 0, 1, unit_id="u1"),
+        *items("q1", 1, 0, 0, unit_id="u2", variant="B"),
+        *items("q2", 1, unit_id="u1"),
+        *items("q3", 1, unit_id="u2", variant="B"),
+    ]
+    if contradicted:
+        rows += items("q3", 0, 1, unit_id="u3", variant="B")
+    job = make_config(write_log(rows))
+    (result,) = pipeline.evaluate(spark, job, [DAY])
+    found = {f.reason: (f.kind, f.n_rows, f.n_queries) for f in result.findings}
+    flag = {"query_in_two_variants": ("flagged", 5, 1)}
+    torn = {"query_contradicts_itself": ("rejected", 3, None)} if contradicted else {}
+    assert found == flag | torn
+    assert result.counts["n_queries"] == 4 - contradicted
+    means = {(m["variant"], m["measure"]): m["mean"] for m in result.metrics}
+    assert (means["A", "mrr"], means["B", "mrr"]) == (0.75, 1.0)
+
+
 def test_a_profile_says_what_an_evaluation_would_do_and_writes_nothing(
     spark, write_log, make_config, tmp_path: Path
 ) -> None:
