@@ -153,6 +153,13 @@ def cut(rows: DataFrame, config: Definition, *, together: bool = False) -> Cut:
     return Cut(shuffled, (unpack, runs), schema)
 
 
+def handed(config: Definition) -> dict[str, bool]:
+    """What Python gets as rows, in the words of :func:`rankspark.spark.session.options`."""
+    flat = config.input.items is None
+    joined = config.judgments is not None or config.labels is not None
+    return {"flat": flat, "lists": joined or not flat}
+
+
 def buckets_for(rows: DataFrame) -> int:
     """How many parts to group the rows of a source in, by the size that the engine states."""
     size = stated_size(rows)

@@ -155,10 +155,12 @@ def evaluate(
             result.error, result.exit_code = str(error), error.exit_code
         return result
 
-    flat = config.input.items is None
     with (
         session.options(
-            spark, timezone=config.input.timezone, flat=flat, size=_size(spark, config)
+            spark,
+            timezone=config.input.timezone,
+            **lists.handed(config),
+            size=_size(spark, config),
         ),
         ThreadPoolExecutor(max_workers=jobs) as pool,
     ):

@@ -117,8 +117,7 @@ def profile(spark: SparkSession, config: Config, day: date | None = None) -> Pro
     Raises:
         InputError: the source is absent, empty, or a column does not resolve.
     """
-    flat = config.input.items is None
-    with session.options(spark, timezone=config.input.timezone, flat=flat):
+    with session.options(spark, timezone=config.input.timezone, **lists.handed(config)):
         source = read.source(spark, config.input)
         found = _dates(source, config, day)
         rows = read.canonical(source, config, found.day)

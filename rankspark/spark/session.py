@@ -92,10 +92,9 @@ _FLAT = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
 
 _PARTS = "spark.sql.shuffle.partitions"
 _MIN_PARTS, _BYTES_A_PART = 16, 8 << 20
-# What the engine aims at for a task and a file, unless told otherwise. One task would write a small
-# date, and one core would read its file again.
-_FILE = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
-_FILE_BYTES, _MIN_FILE_BYTES, _FILES = 64 << 20, 4 << 20, 16
+# Lists that Python gets at once: some 6 MB of a hundred items each. Spark 3.5 has no other limit;
+# newer ones keep a batch below 64 MB besides.
+_BATCH, _MAX_LISTS = "spark.sql.execution.arrow.maxRecordsPerBatch", 2_000
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +138,12 @@ def get_session(
 
 @contextmanager
 def options(
-    spark: SparkSession, timezone: str = "UTC", *, flat: bool = False, size: int | None = None
+    spark: SparkSession,
+    timezone: str = "UTC",
+    *,
+    flat: bool = False,
+    lists: bool = False,
+    size: int | None = None,
 ) -> Iterator[None]:
     """Set the session options that rankspark's tables and speed depend on; restore them at the end.
 
@@ -153,9 +157,9 @@ def options(
     Args:
         spark: the session, classic or Connect.
         timezone: of dates and timestamps in SQL.
-        flat: whether Python gets single impressions, not lists, as rows.
-        size: bytes of the input, where they are known; then small ones are shuffled in fewer parts
-            and written in smaller files.
+        flat: whether Python gets single impressions as rows.
+        lists: whether it gets whole lists.
+        size: bytes of the input, where they are known; then small ones are shuffled in fewer parts.
 
     Raises:
         ConfigError: the session does not let an option be set on which the results depend.
@@ -164,7 +168,8 @@ def options(
     try:
         wanted = {"spark.sql.session.timeZone": timezone, **_NEEDED, **_FASTER}
         wanted |= _FLAT if flat else {}
-        wanted |= {} if size is None else _smaller(spark, size)
+        wanted |= _smaller_batches(spark) if lists else {}
+        wanted |= {} if size is None else _fewer_parts(spark, size)
         for key, value in wanted.items():
             # With a default given, an option that is not set is None, not its built-in default.
             was = spark.conf.get(key, None)
@@ -185,18 +190,17 @@ def options(
         _restore(spark, key, was)
 
 
-def _smaller(spark: SparkSession, size: int) -> dict[str, str]:
-    """Fewer parts and smaller files for a small input, where the session asks for neither.
-
-    Each task writes a piece for each part: with Spark's default, 200 however small its input.
-    """
+def _fewer_parts(spark: SparkSession, size: int) -> dict[str, str]:
+    """Each task writes a piece for each part: with Spark's default, 200 however small its input."""
     given = str(spark.conf.get(_PARTS, "200"))
     parts = max(_MIN_PARTS, size // _BYTES_A_PART)
-    smaller = {_PARTS: str(parts)} if given.isdigit() and parts < int(given) else {}
-    file = max(_MIN_FILE_BYTES, size // _FILES)
-    if file < _FILE_BYTES and spark.conf.get(_FILE, None) is None:
-        smaller[_FILE] = f"{file}b"
-    return smaller
+    return {_PARTS: str(parts)} if given.isdigit() and parts < int(given) else {}
+
+
+def _smaller_batches(spark: SparkSession) -> dict[str, str]:
+    given = int(spark.conf.get(_BATCH, "10000") or 0)
+    # 0 is no limit.
+    return {} if 0 < given <= _MAX_LISTS else {_BATCH: str(_MAX_LISTS)}
 
 
 def _built(settings: Mapping[str, str]) -> SparkSession:
@@ -212,7 +216,7 @@ def _refused(spark: SparkSession, key: str, value: str, error: PySparkException)
         if spark.conf.get(key) == value:
             return
     reason = str(error).partition("\n")[0]
-    if key in {*_FASTER, *_FLAT, _PARTS, _FILE}:
+    if key in {*_FASTER, *_FLAT, _PARTS, _BATCH}:
         _log.warning(
             "this session cannot set %s = %s (%s); rankspark is slower", key, value, reason
         )

@@ -342,23 +342,24 @@ def test_a_small_input_is_shuffled_in_fewer_parts_and_never_in_more(
 
 
 @pytest.mark.parametrize(
-    ("given", "size", "aim"),
-    [(None, 1 << 20, "4194304b"), (None, 1 << 29, "33554432b"), (None, 1 << 40, "67108864b"),
-     ("1g", 1 << 20, "1g")],
-)  # fmt: skip
-def test_a_small_input_is_written_by_more_than_one_task_unless_the_session_says_how_much_each_gets(
-    spark: SparkSession, given: str | None, size: int, aim: str
+    ("given", "lists"), [(None, "2000"), ("50000", "2000"), ("0", "2000"), ("2", "2")]
+)
+def test_batches_of_lists_are_small_and_never_larger_than_the_session_says(
+    spark: SparkSession, given: str | None, lists: str
 ) -> None:
-    key = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
-    before = set_options(spark)
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    was = spark.conf.get(key)
     if given is not None:
         spark.conf.set(key, given)
+    before = set_options(spark)
     try:
-        with session.options(spark, size=size):
-            assert spark.conf.get(key) == aim
+        with session.options(spark, lists=True):
+            assert spark.conf.get(key) == lists
+        assert set_options(spark) == before
+        with session.options(spark, flat=True):
+            assert spark.conf.get(key) == (given or was)
     finally:
-        spark.conf.unset(key)
-    assert set_options(spark) == before
+        spark.conf.set(key, was)
 
 
 def test_a_value_that_the_session_refuses_is_an_error_and_leaves_it_as_it_was(
