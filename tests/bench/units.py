@@ -3,8 +3,8 @@
     .venv/bin/python tests/bench/units.py --units 10000000 --days 5 --driver-memory 4g
 
 Every unit comes back every day with one query. With `--copy`, only the first day is evaluated and
-its published files stand for the others too, so that every day is alike. Printed as JSON: seconds of
-each day's evaluation and of the comparison, its result, and peak resident memory in MB.
+its published files stand for the others too, so that every day is alike. Printed as JSON: seconds
+of each day's evaluation and of the comparison, its result, and peak resident memory in MB.
 """
 
 from __future__ import annotations

@@ -183,6 +183,16 @@ def test_flags_for_the_driver_give_way_to_the_user_s(
     assert "log4j" not in session._local_options({})[flags]
 
 
+@pytest.mark.parametrize(("version", "used"), [("4.0.5", False), ("4.1.0", True), ("5.0.0", True)])
+def test_python_workers_are_talked_to_over_local_sockets_where_spark_knows_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, used: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(pyspark, "__version__", version)
+    found = session._local_options({}).get("spark.python.unix.domain.socket.enabled")
+    assert found == ("true" if used else None)
+
+
 # ---- Java
 
 
