@@ -23,32 +23,12 @@ from rankspark.stats import RatioMoments, estimate
 GROUP = ("experiment", "variant", "ranker", "slice_name", "slice_value")
 
 
-def product(left: str, right: str, *, below_one: bool = False) -> Column:
-    """The exact sum of the products of two integer columns, as DECIMAL(38,0).
-
-    Args:
-        left: a column.
-        right: another, or the same.
-        below_one: whether both are billionths of numbers from -1 to 1. Then their product fits into
-            a long, of which the upper and the lower digits are summed apart: faster than decimals.
-    """
-    if below_one:
-        upper, lower = (f"sum({left} * {right} {op} {tables.NANO})" for op in ("div", "%"))
-        return F.expr(
-            f"cast(cast({upper} as decimal(28,0)) * {tables.NANO} + {lower} as decimal(38,0))"
-        )
+def product(left: str, right: str) -> Column:
+    """The exact sum of the products of two integer columns, as DECIMAL(38,0)."""
     return F.expr(
         f"cast(sum(cast({left} as decimal(19,0)) * cast({right} as decimal(19,0)))"
         " as decimal(38,0))"
     )
-
-
-def _square(name: str, measure: Measure, config: Definition) -> Column:
-    """The exact sum of the squares of a measure's values, or of differences of two of them."""
-    options = config.evaluate.options
-    may_pass_one = options.ideal == "given" or options.rbp_gain == "grade"
-    below_one = measure.spec.range == "[0, 1]" and not may_pass_one
-    return product(name, name, below_one=below_one)
 
 
 def unit_sums(
@@ -87,7 +67,7 @@ def unit_sums(
                 for column in (
                     F.count(f"v{i}").alias(f"n{i}"),
                     F.sum(f"v{i}").alias(f"x{i}"),
-                    _square(f"v{i}", measure, config).alias(f"s2{i}"),
+                    product(f"v{i}", f"v{i}").alias(f"s2{i}"),
                     *(
                         F.count_if(F.col(f"v{i}") == round(tables.NANO / rank)).alias(
                             f"r{i}_{rank}"
@@ -235,12 +215,12 @@ def paired_counts(queries: DataFrame, config: Definition) -> DataFrame | None:
         .agg(
             *(
                 column
-                for i, measure in enumerate(measures)
+                for i in range(len(measures))
                 for column in (
                     F.count_if(F.col(f"d{i}") > 0).alias(f"wins{i}"),
                     F.count_if(F.col(f"d{i}") == 0).alias(f"ties{i}"),
                     F.count_if(F.col(f"d{i}") < 0).alias(f"losses{i}"),
-                    _square(f"d{i}", measure, config).alias(f"dd{i}"),
+                    product(f"d{i}", f"d{i}").alias(f"dd{i}"),
                 )
             )
         )
