@@ -25,6 +25,7 @@ from rankspark.spark import check
 from rankspark.spark.blocks import BUCKET, Layout, Pack, Unpack
 from rankspark.spark.judge import Judged
 from rankspark.spark.label import Labelled
+from rankspark.spark.names import join_names
 from rankspark.spark.nested import Nested
 from rankspark.spark.runs import QUERY_HASH, Chain, Runs, Step
 
@@ -135,8 +136,7 @@ def cut(rows: DataFrame, config: Definition, *, together: bool = False) -> Cut:
         )
         return Cut(good.select(*names, *columns), (checked,), schema)
     runs = Runs(tuple(names), tuple(columns), longest)
-    selected = [F.col(name) for name in names]
-    selected += [F.expr(member) for member in check.item_members(config)]
+    selected = [join_names(names), *(F.expr(member) for member in check.item_members(config))]
     if together:
         return Cut(good.select(*selected), (runs,), schema)
     hashed = good.select(*selected, F.xxhash64("query_id").alias(QUERY_HASH))

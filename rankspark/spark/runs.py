@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rankspark.spark.names import NAMES, split_names
+
 #: Rows that are grouped at once: the hash table of their item ids then fits a core's cache.
 CHUNK_ROWS = 1 << 16
 #: Rows of one query that are held at most, in hope of its end.
@@ -42,12 +44,13 @@ class Chain:
 class Runs:
     """Turns rows, the rows of a list side by side, into lists.
 
-    Rows come in the order of :data:`QUERY_HASH`, so that all rows of a query are side by side but
-    may be mixed with each other where they disagree in a name, or with those of another query of
-    the same hash; or, without that column, in the order of the log: a list is what stands together.
+    Rows come with :data:`~rankspark.spark.names.NAMES`, in the order of :data:`QUERY_HASH`, so that
+    all rows of a query are side by side but may be mixed with each other where they disagree in a
+    name, or with those of another query of the same hash; or, without that column, in the order of
+    the log: a list is what stands together.
 
     Attributes:
-        names: the columns that name a list and say what is known of it.
+        names: what the names were joined of: all that names a list and that is known of it.
         items: the columns of an item; a row with a null `item_id` only says that its query
             returned nothing.
         max_length: items of the longest list that is kept.
@@ -66,7 +69,7 @@ class Runs:
             n_held += len(batch)
             if n_held < wanted:
                 continue
-            rows = _Rows.of(held, self.names)
+            rows = _Rows.of(held)
             end = rows.last_start()
             if end == 0 and n_held < MAX_OPEN_ROWS:
                 wanted = 2 * n_held
@@ -78,15 +81,15 @@ class Runs:
             held = [rows.batch.slice(end)]
             n_held, wanted = n_held - end, CHUNK_ROWS
         if n_held:
-            rows = _Rows.of(held, self.names)
+            rows = _Rows.of(held)
             yield self._lists(rows.batch, rows.starts, rows.mixed)
 
     def _lists(
         self, rows: pa.RecordBatch, starts: NDArray[np.bool_], mixed: bool
     ) -> pa.RecordBatch:
         if mixed:
-            rows = rows.take(pa.array(_together(rows, self.names)))
-            starts = _Rows.of([rows], self.names).starts
+            rows = rows.take(pa.array(_together(rows)))
+            starts = _changes(rows.column(NAMES))
         heads = np.concatenate(([0], np.flatnonzero(starts) + 1))
         bounds = np.append(heads, len(rows))
         n_rows = np.diff(bounds)
@@ -97,13 +100,9 @@ class Runs:
             shown = ids.is_valid().to_numpy(zero_copy_only=False)
             kept, bounds = kept.filter(pa.array(shown)), bounds_of(shown, bounds)
         items = lists_of(kept, bounds, self.max_length)
-        at = pa.array(heads)
+        named = split_names(rows.column(NAMES).take(pa.array(heads)), len(self.names))
         return pa.RecordBatch.from_arrays(
-            [
-                *(rows.column(name).take(at) for name in self.names),
-                items,
-                pa.array(n_rows, pa.int32()),
-            ],
+            [*named, items, pa.array(n_rows, pa.int32())],
             names=[*self.names, "items", "n_rows"],
         )
 
@@ -125,11 +124,9 @@ class _Rows:
     mixed: bool
 
     @classmethod
-    def of(cls, batches: list[pa.RecordBatch], names: tuple[str, ...]) -> _Rows:
+    def of(cls, batches: list[pa.RecordBatch]) -> _Rows:
         batch = concatenated(batches)
-        starts = np.zeros(len(batch) - 1, dtype=np.bool_)
-        for name in names:
-            starts |= _changes(batch.column(name))
+        starts = _changes(batch.column(NAMES))
         if QUERY_HASH not in batch.schema.names:
             return cls(batch, starts, starts, mixed=False)
         hashes = batch.column(QUERY_HASH).to_numpy()
@@ -149,21 +146,15 @@ def concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _changes(column: pa.Array) -> NDArray[np.bool_]:
-    """bool[m - 1]: whether each value differs from the one before; null equals null."""
-    before, after = column.slice(0, len(column) - 1), column.slice(1)
-    differ = pc.not_equal(before, after)
-    if column.null_count:
-        differ = pc.fill_null(differ, pc.xor(before.is_valid(), after.is_valid()))
+    """bool[m - 1]: whether each value differs from the one before."""
+    differ = pc.not_equal(column.slice(0, len(column) - 1), column.slice(1))
     return np.asarray(differ.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _together(rows: pa.RecordBatch, names: tuple[str, ...]) -> NDArray[np.int64]:
+def _together(rows: pa.RecordBatch) -> NDArray[np.int64]:
     """An order in which the rows of a list, too, are side by side."""
-    codes = [
-        rows.column(name).dictionary_encode(null_encoding="encode").indices.to_numpy()
-        for name in names
-    ]
-    return np.lexsort((*codes, rows.column(QUERY_HASH).to_numpy())).astype(np.int64)
+    codes = rows.column(NAMES).dictionary_encode().indices.to_numpy()
+    return np.lexsort((codes, rows.column(QUERY_HASH).to_numpy())).astype(np.int64)
 
 
 def lists_of(items: pa.RecordBatch, bounds: NDArray[np.int64], max_length: int) -> pa.ListArray:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from rankspark.spark import blocks, lists, runs
 from rankspark.spark.blocks import Layout, Pack, Unpack
+from rankspark.spark.names import join_names, split_names
 from rankspark.spark.runs import Chain, Runs
 
 SCHEMA = pa.schema(
     [
-        ("query_id", pa.string()),
-        ("unit_id", pa.string()),
+        ("names", pa.string()),
         ("item_id", pa.string()),
         ("relevance", pa.float64()),
         ("position", pa.int32()),
@@ -30,10 +30,12 @@ KINDS = {pa.string(): "string", pa.float64(): "double", pa.int32(): "int", pa.in
 LAYOUT = Layout(tuple((field.name, KINDS[field.type]) for field in SCHEMA))
 NAMES, ITEMS = ("query_id", "unit_id"), ("item_id", "relevance", "position")
 
+QUERIES, UNITS = ["a", "b", "c", "", "ä\0ö\1e"], [None, "", "\1n", "u1"]
+
 row = st.fixed_dictionaries(
     {
-        "query_id": st.sampled_from(["a", "b", "c", "", "ä\0ö"]),
-        "unit_id": st.sampled_from([None, "", "u1"]),
+        "query_id": st.sampled_from(QUERIES),
+        "unit_id": st.sampled_from(UNITS),
         "item_id": st.sampled_from([None, "i1", "i2", "日本"]),
         "relevance": st.sampled_from([None, 0.0, 1.5]),
         "position": st.integers(1, 2**31 - 1),
@@ -52,6 +54,19 @@ def small() -> Any:
         patch.setattr(blocks, "MAX_HELD_ROWS", 1 << 20)
         patch.setattr(runs, "CHUNK_ROWS", 5)
         yield
+
+
+@pytest.fixture(scope="module")
+def texts(spark: Any) -> dict[Any, str]:
+    """The text of each pair of names, as the engine joins them."""
+    pairs = [(query, unit) for query in QUERIES for unit in UNITS]
+    frame = spark.createDataFrame(pairs, "query_id string, unit_id string")
+    found = frame.select("query_id", "unit_id", join_names(["query_id", "unit_id"])).collect()
+    return {(row["query_id"], row["unit_id"]): row["names"] for row in found}
+
+
+def named(texts: dict[Any, str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [r | {"names": texts[r["query_id"], r["unit_id"]]} for r in rows]
 
 
 def batches(rows: list[dict[str, Any]], size: int, schema: pa.Schema = SCHEMA) -> Any:
@@ -109,29 +124,43 @@ def as_expected(lists: list[dict[str, Any]]) -> dict[Any, Any]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(row, min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 12), st.data())
-def test_shuffled_rows_become_the_lists_of_their_names(rows, size, most, data) -> None:
+def test_shuffled_rows_become_the_lists_of_their_names(texts, rows, size, most, data) -> None:
     # Different queries may have one hash; the rows of a query always have the same.
     hashes = {name: data.draw(st.integers(-(2**63), -(2**63) + 3)) for name in "abc"}
     rows = [r | {"query_hash": hashes.get(r["query_id"], 2**63 - 1)} for r in rows]
-    assert as_expected(through(rows, size, most)) == expected(rows, most)
+    assert as_expected(through(named(texts, rows), size, most)) == expected(rows, most)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(row, min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 12))
-def test_rows_that_stand_together_need_no_hash(rows, size, most) -> None:
+def test_rows_that_stand_together_need_no_hash(texts, rows, size, most) -> None:
     rows = sorted(rows, key=lambda r: (r["query_id"], str(r["unit_id"])))
     schema = pa.schema([field for field in SCHEMA if field.name != "query_hash"])
-    cut = Runs(NAMES, ITEMS, most)(batches(rows, size, schema))
+    cut = Runs(NAMES, ITEMS, most)(batches(named(texts, rows), size, schema))
     found = as_expected([made for batch in cut for made in batch.to_pylist()])
     assert found == expected(rows, most)
+
+
+names = st.lists(st.none() | st.text("\0\1\2emnäa日", max_size=6), min_size=3, max_size=3)
+
+
+@settings(max_examples=5, deadline=None)
+@given(rows=st.lists(names, min_size=50, max_size=300))
+def test_names_come_back_as_they_were(spark, rows) -> None:
+    frame = spark.createDataFrame(rows, "a string, b string, c string")
+    texts = [row["names"] for row in frame.select(join_names(["a", "b", "c"])).collect()]
+    split = split_names(pa.array(texts), 3)
+    assert list(zip(*(column.to_pylist() for column in split), strict=True)) == [
+        tuple(row) for row in rows
+    ]
 
 
 def test_a_query_without_end_is_let_go_while_others_stay_whole(monkeypatch) -> None:
     monkeypatch.setattr(blocks, "MAX_HELD_ROWS", 40)
     monkeypatch.setattr(runs, "MAX_OPEN_ROWS", 20)
-    item = {"unit_id": "u", "item_id": "i", "relevance": 1.0, "position": 1}
-    endless = [item | {"query_id": "bot", "query_hash": 0} for _ in range(1000)]
-    others = [item | {"query_id": f"q{n % 30}", "query_hash": 3 + 3 * (n % 30)} for n in range(90)]
+    item = {"item_id": "i", "relevance": 1.0, "position": 1}
+    endless = [item | {"names": "bot\1eu", "query_hash": 0} for _ in range(1000)]
+    others = [item | {"names": f"q{n % 30}\1eu", "query_hash": 3 + 3 * (n % 30)} for n in range(90)]
     rows = [r for n, r in enumerate(endless) for r in (r, *others[n : n + 1])]
     made_of = through(rows, size=8, most=5, query_rows=10)
     bot = [made for made in made_of if made["query_id"] == "bot"]

@@ -1,0 +1,46 @@
+"""The names of a list as one text, and back.
+
+What hands rows to Python costs as much for each column of text as all the checks together. So what
+is the same in all rows of a list travels as one column, which tells lists apart as well, and is
+split when a list is all that is left of its rows. Any text comes back as it was, null too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+#: The column.
+NAMES = "names"
+# A mark is always followed by what it means, also where a name has one itself.
+_MARK = "\1"
+_END, _ITSELF, _NULL = f"{_MARK}e", f"{_MARK}m", f"{_MARK}n"
+
+
+def join_names(columns: Sequence[str]) -> Column:
+    """One text of several columns of text; equal where each of them is, null like null."""
+    mark = F.lit(_MARK)
+    safe = [
+        F.coalesce(F.replace(F.col(name), mark, F.lit(_ITSELF)), F.lit(_NULL)) for name in columns
+    ]
+    return F.concat_ws(_END, *safe).alias(NAMES)
+
+
+def split_names(texts: pa.Array, n_names: int) -> list[pa.Array]:
+    """The columns that were joined.
+
+    Args:
+        texts: STRING[n], without null.
+        n_names: how many columns there were.
+    """
+    parts = pc.split_pattern(texts, _END)
+    return [_unmarked(pc.list_element(parts, i)) for i in range(n_names)]
+
+
+def _unmarked(parts: pa.Array) -> pa.Array:
+    names = pc.if_else(pc.equal(parts, _NULL), pa.scalar(None, pa.string()), parts)
+    return pc.replace_substring(names, _ITSELF, _MARK)
