@@ -142,7 +142,7 @@ def test_a_comparison_reads_a_lake_and_is_kept_there(
     for name, options in (("lake", output), ("files", {})):
         config = make_config(
             write_log(rows, name=name), compare={"control": "A", "primary": ["mrr"]},
-            **({"output__path": str(tmp_path / "files")} if name == "files" else {}), **options,
+            **({"output__path": str(tmp_path / "warehouse-of-files")} if name == "files" else {}), **options,
         )  # fmt: skip
         results = pipeline.evaluate(spark, config, [DAY, NEXT])
         assert [result.error for result in results] == [None, None]
