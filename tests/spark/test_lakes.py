@@ -139,11 +139,10 @@ def test_a_comparison_reads_a_lake_and_is_kept_there(
         )
     ]
     found = []
-    for name, options in (("lake", output), ("files", {})):
-        config = make_config(
-            write_log(rows, name=name), compare={"control": "A", "primary": ["mrr"]},
-            **({"output__path": str(tmp_path / "warehouse-of-files")} if name == "files" else {}), **options,
-        )  # fmt: skip
+    folders = {"output__path": str(tmp_path / "warehouse-of-files")}
+    for name, options in (("lake", output), ("files", folders)):
+        compared = {"control": "A", "primary": ["mrr"]}
+        config = make_config(write_log(rows, name=name), compare=compared, **options)
         results = pipeline.evaluate(spark, config, [DAY, NEXT])
         assert [result.error for result in results] == [None, None]
         told = compare.compare(spark, config, DAY, NEXT + dt.timedelta(days=1))
