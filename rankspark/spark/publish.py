@@ -250,7 +250,7 @@ class Staging:
     def write_rows(self, rows: list[dict[str, Any]], table: Table) -> None:
         """Write a table of the date whose rows stand on the driver: one file a partition."""
         table = self.root.evolved(table)
-        schema = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in table.columns])
+        schema = arrow_schema(table)
         inner = [key for key in table.partition_by if key != "date"]
         partitions: dict[str, list[dict[str, Any]]] = {} if inner else {"": rows}
         for row in rows if inner else ():
@@ -395,6 +395,11 @@ class Staging:
         self.root.fs.move(aside, path)
 
 
+def arrow_schema(table: Table) -> pa.Schema:
+    """A table's columns but for its partition keys, which are text, as Arrow."""
+    return pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in table.columns])
+
+
 def append_rows(root: Root, run_id: str, rows: list[dict[str, Any]], table: Table) -> None:
     """Add a run's rows to a table that only grows and has no date: a file a partition.
 
@@ -403,7 +408,7 @@ def append_rows(root: Root, run_id: str, rows: list[dict[str, Any]], table: Tabl
     Raises:
         PublishError: it cannot be written.
     """
-    schema = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in table.columns])
+    schema = arrow_schema(table)
     partitions: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         name = "/".join(f"{key}={_escaped(row[key])}" for key in table.partition_by)

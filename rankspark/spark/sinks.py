@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -214,10 +213,10 @@ class Lake:
             *("STRING" for _ in table.partition_by),
         ]
         schema = ", ".join(f"`{name}` {kind}" for name, kind in zip(names, kinds, strict=True))
-        data = [
-            tuple(_sql_value(row[name], kind) for name, kind in zip(names, kinds, strict=True))
-            for row in rows
-        ]
+        keys = [pa.field(key, pa.string()) for key in table.partition_by]
+        # Arrow, as for files: unlike it, the engine makes no decimal of an integer.
+        typed = pa.Table.from_pylist(rows, pa.schema([*publish.arrow_schema(table), *keys]))
+        data = [tuple(row.values()) for row in typed.to_pylist()]
         frame = self.spark.createDataFrame(data, schema)
         self._write(frame, table, f"run_id = '{run_id}'", run_id, [])
 
@@ -357,8 +356,3 @@ def _spec(partition: str) -> str:
     """`date=D/experiment=E`, escaped as in folders, as a partition of SQL."""
     pairs = (part.split("=", 1) for part in partition.split("/"))
     return "(" + ", ".join(f"{key} = '{publish.unescaped(v)}'" for key, v in pairs) + ")"
-
-
-def _sql_value(value: Any, kind: str) -> Any:
-    """A value as the engine takes it: unlike Arrow, it makes no decimal of an integer."""
-    return Decimal(value) if kind.startswith("DECIMAL") and value is not None else value

@@ -141,11 +141,11 @@ def test_rows_that_stand_together_need_no_hash(texts, rows, size, most) -> None:
     assert found == expected(rows, most)
 
 
-names = st.lists(st.none() | st.text("\0\1\2emnäa日", max_size=6), min_size=3, max_size=3)
+three = st.lists(st.none() | st.text("\0\1\2emnäa日", max_size=6), min_size=3, max_size=3)
 
 
 @settings(max_examples=5, deadline=None)
-@given(rows=st.lists(names, min_size=50, max_size=300))
+@given(rows=st.lists(three, min_size=50, max_size=300))
 def test_names_come_back_as_they_were(spark, rows) -> None:
     frame = spark.createDataFrame(rows, "a string, b string, c string")
     texts = [row["names"] for row in frame.select(join_names(["a", "b", "c"])).collect()]
