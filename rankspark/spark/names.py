@@ -23,11 +23,14 @@ _END, _ITSELF, _NULL = f"{_MARK}e", f"{_MARK}m", f"{_MARK}n"
 
 def join_names(columns: Sequence[str]) -> Column:
     """One text of several columns of text; equal where each of them is, null like null."""
+    return F.concat_ws(_END, *(_marked(F.col(name)) for name in columns)).alias(NAMES)
+
+
+def _marked(name: Column) -> Column:
     mark = F.lit(_MARK)
-    safe = [
-        F.coalesce(F.replace(F.col(name), mark, F.lit(_ITSELF)), F.lit(_NULL)) for name in columns
-    ]
-    return F.concat_ws(_END, *safe).alias(NAMES)
+    # Looking first, since hardly any has one, costs a third of replacing in all.
+    safe = F.when(F.contains(name, mark), F.replace(name, mark, F.lit(_ITSELF))).otherwise(name)
+    return F.coalesce(safe, F.lit(_NULL))
 
 
 def split_names(texts: pa.Array, n_names: int) -> list[pa.Array]:
