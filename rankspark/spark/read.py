@@ -145,15 +145,13 @@ def canonical(frame: DataFrame, config: Definition, day: date | None) -> DataFra
         if not ranker.by_position:
             item[f"score_{ranker.name}"] = ranker.expression
 
-    row_types = resolve(frame, row)
+    plain = row | item if config.input.items is None else row
+    types = resolve(frame, plain)
     if day is not None and columns.date is not None:
         date_type = resolve(frame, {"date": columns.date})["date"]
         frame = frame.where(_is_day(columns.date, date_type, day))
-    outputs = [F.expr(typed(name, sql, row_types[name])).alias(name) for name, sql in row.items()]
-    if config.input.items is None:
-        types = resolve(frame, item)
-        outputs += [F.expr(typed(name, sql, types[name])).alias(name) for name, sql in item.items()]
-    else:
+    outputs = [F.expr(typed(name, sql, types[name])).alias(name) for name, sql in plain.items()]
+    if config.input.items is not None:
         outputs += _items(frame, config.input.items.column, item, config)
     return frame.select(*outputs)
 
