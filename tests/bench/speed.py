@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import shutil
 import statistics
 import tempfile
@@ -211,15 +212,19 @@ def main() -> None:
 def measure(present: Mapping[str, Contender], expected: Means, rounds: int) -> dict[str, float]:
     """Median seconds of each contender, taken in turns after some rounds that do not count.
 
+    Each round has an order of its own: what one leaves behind (files to be written back, a heap
+    to be cleaned) is paid for by whoever comes next, which must not always be the same one.
+
     Raises:
         ValueError: not all give the numbers expected.
     """
     times: dict[str, list[float]] = {name: [] for name in present}
     refuse_disagreement({name: run() for name, run in present.items()}, expected)
+    chance = random.Random(0)
     for _ in range(WARM_UP - 1 + rounds):
-        for name, run in present.items():
+        for name in chance.sample(list(present), len(present)):
             began = time.perf_counter()
-            run()
+            present[name]()
             times[name].append(time.perf_counter() - began)
     return {name: statistics.median(taken[WARM_UP - 1 :]) for name, taken in times.items()}
 
