@@ -315,26 +315,44 @@ def _in_queries(queries: DataFrame, column: str) -> Finding:
     return Finding("", "", 0, [row[0] for row in rows], n_queries=n_queries)
 
 
-def audit(queries: DataFrame, staged: Staging, accounted: Account, config: Config) -> None:
-    """Hold what was staged against each other, read back from the files.
+def totals(queries: DataFrame, config: Config) -> list[Row]:
+    """What `query_metrics` adds up to by experiment, variant and ranker.
 
-    The sums of `metrics` are those of the staged `unit_day`, over units and slices; here they are
-    taken over the queries directly. That queries are unique was seen when their rows were accounted
-    for.
+    Of more groups than `limits.max_groups` only some, so that the driver can hold them: such a date
+    is refused.
 
-    Raises:
-        PublishError: a key is null or not unique, a row is missing, or sums disagree.
+    Returns:
+        `n` rows, `nulls` with a null key, and the sum of each measure in billionths.
     """
     nulls = F.count_if(_any_null(["experiment", *config.query_metrics.key])).alias("nulls")
     nano = [
         F.sum(F.round(F.col(m.column_name) * tables.NANO).cast("bigint")).alias(str(m))
         for m in config.measures
     ]
-    groups = (
+    return (
         queries.groupBy("experiment", "variant", "ranker")
         .agg(F.count(F.lit(1)).alias("n"), nulls, *nano)
+        .limit(config.limits.max_groups + 1)
         .collect()
     )
+
+
+def audit(groups: Sequence[Row], staged: Staging, accounted: Account, config: Config) -> None:
+    """Hold what was staged against each other, read back from the files.
+
+    The sums of `metrics` are those of the staged `unit_day`, over units and slices; the totals were
+    taken over the queries directly. That queries are unique was seen when their rows were accounted
+    for.
+
+    Args:
+        groups: as of :func:`totals`.
+        staged: the tables.
+        accounted: what became of the rows.
+        config: the configuration.
+
+    Raises:
+        PublishError: a key is null or not unique, a row is missing, or sums disagree.
+    """
     written = staged.read_rows(tables.METRICS)
     key = ("experiment", *tables.METRICS.key)
     found = {tuple(row[name] for name in key): row for row in written}

@@ -316,19 +316,29 @@ class _Work:
         result.counts, result.findings = account.counts, account.findings
 
         stage("aggregate")
-        units = staged.write(_stamped(aggregate.unit_sums(queries, config), stamp), tables.UNIT_DAY)
-        summed = aggregate.collected(aggregate.moments(units), config)
-        result.metrics = aggregate.metrics_rows(summed, config)
+        # Most of this is a task or two each: side by side they use all cores.
+        with ThreadPoolExecutor() as pool:
+            totals = pool.submit(audit.totals, queries, config)
+            units = staged.write(
+                _stamped(aggregate.unit_sums(queries, config), stamp), tables.UNIT_DAY
+            )
+            assigned = pool.submit(
+                staged.write,
+                _stamped(aggregate.assignments(units, config), stamp),
+                tables.ASSIGNMENT,
+            )
+            summed = aggregate.collected(aggregate.moments(units), config)
+            # What these bring to the driver is bounded by now.
+            pairs = pool.submit(_paired_counts, queries, config)
+            n_units = pool.submit(quality.units, queries, config)
+            result.metrics = aggregate.metrics_rows(summed, config)
         final = {"is_final": self.started >= _end_of(result.date, config) + config.output.settling}
         staged.write_rows([row | stamp | final for row in result.metrics], tables.METRICS)
-        assigned = staged.write(
-            _stamped(aggregate.assignments(units, config), stamp), tables.ASSIGNMENT
-        )
-        paired = aggregate.paired_counts(queries, config)
-        pairs = [] if paired is None else paired.collect()
-        staged.write_rows([row.asDict() | stamp for row in pairs], tables.PAIRED_COUNTS)
+        staged.write_rows([row | stamp for row in pairs.result()], tables.PAIRED_COUNTS)
         account.findings.extend(
-            quality.look(queries, assigned, config, _variants(result), crossed=settled.crossed)
+            quality.look(
+                queries, assigned.result(), config, _variants(result), crossed=settled.crossed
+            )
         )
         total = result.counts["n_rows_read"]
         staged.write_rows(
@@ -337,12 +347,12 @@ class _Work:
         )
 
         stage("audit")
-        audit.audit(queries, staged, account, config)
+        audit.audit(totals.result(), staged, account, config)
         held = quality.Day(
             result.counts,
             settled.population,
             result.metrics,
-            quality.units(queries, config),
+            n_units.result(),
             sum(f.n_rows for f in account.findings if f.reason == "query_not_judged"),
         )
         alarms = quality.alarms(held, quality.history(self.sink, config, result.date), config)
@@ -447,6 +457,11 @@ def _origins(spark: SparkSession, config: Config, day: date) -> lists.Origins:
 
 def _together(marked: DataFrame, config: Definition) -> bool:
     return config.input.items is None and lists.stand_together(marked)
+
+
+def _paired_counts(queries: DataFrame, config: Config) -> list[dict[str, Any]]:
+    paired = aggregate.paired_counts(queries, config)
+    return [] if paired is None else [row.asDict() for row in paired.collect()]
 
 
 def _variants(result: DateResult) -> dict[str, list[str]]:
