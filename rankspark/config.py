@@ -231,6 +231,13 @@ class Labels(Source):
 Slice = Annotated[str, AfterValidator(lambda text: "*".join(map(_identifier, text.split("*"))))]
 
 
+#: The columns of rows and lists on their way, beside those of the tables and the scores.
+_OF_ROWS = (
+    "item_id", "position", "relevance", "time", "items", "n_rows", "reason", "malformed",
+    "assignments", "judged", "events",
+)  # fmt: skip
+
+
 class Evaluate(_Model):
     """What is measured (DESIGN section 4).
 
@@ -288,10 +295,13 @@ class Evaluate(_Model):
     @field_validator("slices", mode="after")
     @classmethod
     def _unreserved(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        taken = {*tables.query_metrics((), ()).column_names, *tables.PARTITION_COMMENTS}
+        taken = {*tables.query_metrics((), ()).column_names, *tables.PARTITION_COMMENTS, *_OF_ROWS}
         for name in (part for text in value for part in text.split("*")):
-            if name in taken or name == tables.OVERALL[0]:
-                raise ValueError(f"slice {name!r} is the name of a table's own column; rename it")
+            # The engine does not tell names apart by case.
+            if name.lower() in taken or name.lower().startswith("score_"):
+                raise ValueError(f"slice {name!r} has the name of a column of rankspark's own")
+            if name == tables.OVERALL[0]:
+                raise ValueError(f"slice {name!r} is what stands for all queries; rename it")
         return tuple(dict.fromkeys(value))
 
 

@@ -55,6 +55,8 @@ def test_defaults_are_those_of_the_design(load) -> None:
         (("[output]", "[evaluate]\nmeasures = ['ndcg@0']\n[output]"), "0"),
         (("[output]", "[evaluate]\nmeasures = []\n[output]"), "no measure"),
         (("[output]", "[evaluate]\nslices = ['n_items']\n[output]"), "n_items"),
+        (("[output]", "[evaluate]\nslices = ['Position']\n[output]"), "'Position'"),
+        (("[output]", "[evaluate]\nslices = ['items*device']\n[output]"), "'items'"),
         (("[output]", "[evaluate]\nno_relevant = 'one'\n[output]"), "'zero' or 'skip'"),
         (('path = "logs"', 'path = "logs"\ntable = "t"'), "exactly one of path and table"),
         (('path = "logs"', ""), "exactly one of path and table"),

@@ -213,9 +213,9 @@ def stand_together(rows: DataFrame) -> bool:
     It decides how lists are made, never what they are.
 
     Args:
-        rows: canonical flat rows.
+        rows: canonical flat rows with `reason`.
     """
-    first = rows.select("query_id").where("query_id is not null").limit(_PROBED_ROWS)
+    first = rows.where("reason is null").select("query_id").limit(_PROBED_ROWS)
     # Not as Arrow or pandas, for which the engine reads as many rows of every file.
     ids = np.array([row[0] for row in first.collect()], dtype=object)
     n_runs = len(ids[:1]) + int((ids[1:] != ids[:-1]).sum())

@@ -331,6 +331,14 @@ def test_a_slice_of_too_many_values_is_refused_by_name_and_nothing_is_published(
     assert not (out / "query_metrics").exists()
 
 
+def test_more_groups_than_are_allowed_are_refused_and_nothing_is_published(run) -> None:
+    rows = [row for n in range(4) for row in items(f"q{n}", 1, variant=f"v{n}")]
+    result, out = run(rows, limits__max_groups=3)
+    assert result.exit_code == 4
+    assert "limits.max_groups" in str(result.error)
+    assert not (out / "query_metrics").exists()
+
+
 def test_a_request_in_several_experiments_is_scored_once_and_counted_in_each(
     spark, make_config, tmp_path
 ) -> None:
